@@ -491,7 +491,7 @@ class Activation(PiecewiseFunction):
         return double_precision.taylor(self, gap, rest, q1, q2, order)
 
     def _multiplies(self, q: Array) -> bool:
-        """Whether closed forms can multiply several values of q and Q without overflow."""
+        """Whether products of several q and Q values in closed forms do not overflow."""
         with np.errstate(all="ignore"):
             return double_precision.multiplies(q, self._closed_second_moment(q, NUMPY))
 
@@ -743,7 +743,7 @@ class Transformed(Activation):
         return transform(self.original.subs(values), Transformation(*numbers))
 
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
-        """Return (a^2, a, scale, shift) of the affine transformation, in numbers of the field.
+        """Return (a^2, a, scale, shift) of the affine transformation, as numbers of the field.
 
         a is the input scale.
         """

@@ -67,13 +67,13 @@ def _unit_gap(gap: Array) -> Array:
 
 
 def spread(part: Any, shape: tuple[int, ...]) -> Array:
-    """Broadcast ``part`` to the shape; shape ``()`` gives a scalar."""
+    """Broadcast ``part`` to ``shape``; return a scalar if ``shape`` is ``()``."""
     array = np.asarray(part, dtype=float)
     return (array if array.shape == shape else np.broadcast_to(array, shape))[()]
 
 
 def broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
-    """Check the three arguments and broadcast them together."""
+    """Check ``gap``, ``q1`` and ``q2``, and broadcast them together."""
     first = positive(np.asarray(q1, dtype=float))
     second = first if q2 is q1 else positive(np.asarray(q2, dtype=float))
     gap = _unit_gap(np.asarray(gap, dtype=float))
@@ -111,7 +111,7 @@ def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Ar
 
 
 def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
-    """Return the Taylor coefficients in q from ``integrate``, each with the shape of ``q``."""
+    """Return the Taylor coefficients in q that ``integrate`` computes, each with the shape of q."""
     flat = positive(np.asarray(NUMPY.number(q), dtype=float))
     (unique,), inverse = distinct(flat.reshape(1, -1))
     rows = np.array([integrate(float(value)) for value in unique])
@@ -176,7 +176,7 @@ def cross_drop(phi: Any, other: Any, q1: Any, q2: Any, gap: Any, order: int) -> 
 
 
 def multiplies(q: Array, power: Any) -> bool:
-    """Whether closed forms can multiply several values of q and Q(q) without over- or underflow.
+    """Whether products of several q and Q(q) in closed forms neither overflow nor underflow.
 
     ``power`` is Q(q), or None if it is unknown.
     """

@@ -1,7 +1,8 @@
 """Local kernel quantities for JAX arrays.
 
-The quantities come from closed forms that are accurate in floats. Without such forms, C comes from
-a table and the moments come from NumPy, both at concrete q values.
+The quantities are computed from closed forms that are accurate in floating point. If an activation
+has no such forms, C is interpolated in a table and the moments are computed by NumPy. Both then
+require concrete q values.
 """
 
 from __future__ import annotations

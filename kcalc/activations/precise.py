@@ -1,6 +1,6 @@
 """Local kernel quantities in mpmath numbers, for activations without closed forms.
 
-The results are the midpoints of certified balls. The balls are computed with so many digits that
+The results are the midpoints of certified balls. The balls are computed with enough digits that
 their radii are below the last digit of the field.
 """
 
@@ -23,7 +23,7 @@ _ZERO = 12  # a ball around 0 counts as 0 if its radius is this many digits belo
 def midpoints(
     read: Callable[[BallField], tuple[Ball, ...]], field: Field, positive: bool, what: str
 ) -> tuple[Number, ...]:
-    """Return the midpoints of the balls from ``read``, as numbers of an mpmath field.
+    """Return the midpoints of the balls that ``read`` computes, as numbers of an mpmath field.
 
     Digits are added until every ball is narrow enough. ``positive`` is True if the first value is
     known to be nonzero; its ball is then too wide if it contains 0. Other balls around 0 count as 0

@@ -86,7 +86,7 @@ def _input_scales(expr: sp.Expr, known: sp.Expr) -> Iterator[sp.Expr]:
 
 
 def _factor(expr: Any, known: Any) -> Any:
-    """Return the number s with ``expr`` = s ``known``, or None."""
+    """Return the number s for which ``expr`` = s ``known``, or None if there is none."""
     if expr.has(sp.Float):
         known = known.xreplace(
             {r: sp.Float(r) for r in known.atoms(sp.Rational) if not r.is_Integer}

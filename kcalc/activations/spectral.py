@@ -1,6 +1,7 @@
 """Derivatives of a function that is known only by its values.
 
-Chebyshev polynomials on panels represent the function to rounding error and are differentiated.
+Chebyshev polynomials on panels represent the function up to rounding errors. Its derivatives
+are computed by differentiating these polynomials.
 
 The polynomial of a panel is fitted on a window that overlaps the neighbouring panels but crosses no
 kink. In the n-th derivative, rounding errors grow like (N/h)^n in the middle of a window of
@@ -145,8 +146,8 @@ class Panels:
 
         Chebyshev coefficients at the level of rounding errors are set to 0.
 
-        Coefficients that decrease neither along the row nor from a panel to its halves are rounding
-        errors; the coefficients of a kink would decrease.
+        If the last coefficients decrease neither with the degree nor when a panel is halved, they
+        are rounding errors. At a kink, they would decrease.
         """
         start, stop = batch.windows
         nodes, matrix = points(_TERMS), transform(_TERMS)

@@ -1,7 +1,7 @@
 """Declared behaviour of activations at infinity, for bounds on the whole line.
 
-A catalogue entry declares where its features end. The tests check these declarations against its
-expression to 50 digits.
+A catalogue entry declares where the tails of its activation begin. The tests check these
+declarations against the activation's expression to 50 digits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Tails = tuple[Tail | None, Tail | None] | Core
 
 
 def tails(start: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> Tails:
-    """Return tails beyond -start and start.
+    """Return the tails below -start and above start.
 
     ``left`` and ``right`` contain the limits of phi, phi' and phi''. The last two default to 0.
     """

@@ -63,8 +63,8 @@ def linear_pieces(phi: Activation) -> Pieces | None:
 class LinearMaps(TracedMaps):
     """The maps of a piecewise linear activation under an affine transformation.
 
-    The activation is ``output_scale (phi(input_scale x + input_shift) + output_shift)``, with the
-    ``pieces`` of phi.
+    The activation is ``output_scale (phi(input_scale x + input_shift) + output_shift)``, where phi
+    is given by its ``pieces``.
     """
 
     name: str

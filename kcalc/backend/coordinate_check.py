@@ -136,8 +136,8 @@ def coordinate_check(
     Parameters
     ----------
     network
-        A network with unspecified hidden widths. At every width, its inputs have the channels of
-        ``x``, and its outputs have ``outputs`` channels.
+        A network with unspecified hidden widths. At every width, its inputs have as many channels
+        as ``x``, and its outputs have ``outputs`` channels.
     x
         Example inputs, (batch, ..., channels).
     outputs

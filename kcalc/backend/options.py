@@ -66,8 +66,8 @@ def _extents(shape: Any) -> tuple[int, int]:
 def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
     """Return {Affine: its initialiser}, from one initialiser or {node: initialiser}.
 
-    The key None sets all other nodes. Raises KcalcError for unknown initialisers and for nodes that
-    are not Affine.
+    The value at the key None applies to all other nodes. Raises KcalcError for unknown initialisers
+    and for nodes that are not Affine.
     """
     given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = initialiser(given.pop(None, "delta_orthogonal"))

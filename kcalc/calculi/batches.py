@@ -33,7 +33,7 @@ class Batches:
     found: dict[Node, float] = field(default_factory=dict)
 
     def rule(self, op: Primitive, node: Node, inputs: list[Channels]) -> Channels:
-        """The state that a primitive emits."""
+        """Return the state of a primitive's output."""
         if isinstance(op, Norm) and op.over == "batch":
             between = float(1 - self.kernel.whole(inputs[0])[2].value)
             if between > 1 - 1e-9:

@@ -32,7 +32,7 @@ CENTRED = "the network input has channel mean 0"
 
 @dataclass
 class AssumptionLog:
-    """Log of the assumptions made during a pass over a network, and of the bits in use.
+    """The assumptions made during a pass over a network, and the number of bits in use.
 
     Every layer of new weights and every input gets one bit for the supports of atoms.
     """
@@ -45,12 +45,12 @@ class AssumptionLog:
         self.notes.setdefault((owner(node), text), Assumption(owner(node), text, kind))
 
     def bit(self) -> int:
-        """A new bit, for a layer of new weights or an input."""
+        """Return a new bit, for a layer of new weights or an input."""
         self.bits += 1
         return 1 << self.bits
 
     def fresh(self, node: Node, moments: Moments, gaussian: bool = True, raw: bool = False) -> Pair:
-        """A feature map that is independent of earlier feature maps; ``raw``: a network input."""
+        """Return a feature map independent of earlier ones; ``raw``: whether it is an input."""
         return Pair.of(Atom(node, moments, self.bit(), gaussian, raw))
 
 
@@ -77,19 +77,19 @@ class Statistics:
         )
 
     def parts(self, state: Channels) -> list[Part]:
-        """Second moments over all channels: each group is weighted by its share."""
+        """Return the second moments over all channels, with each group weighted by its share."""
         if len(state.groups) == 1:
             return [self.moments.own(state.pairs[0].moments)]
         return [self.moments.own(p.moments).times(self.field.number(f)) for f, p in state.groups]
 
     def means(self, state: Channels, node: Node) -> tuple[Number, Number]:
-        """The means over all channels, for both inputs."""
+        """Return the means over all channels, for both inputs."""
         if any(pair.raw for pair in state.pairs):
             self.note(node, CENTRED, "convention")
         return state.average(_mean1, self.field), state.average(_mean2, self.field)
 
     def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
-        """Second moments about the channel means, for standardised weights.
+        """Return second moments about the channel means, for standardised weights.
 
         ``many``: whether a group has many channels. Raises: KcalcError if there is only one
         channel.
@@ -109,7 +109,7 @@ class Statistics:
         return [*self.parts(state), Part.of_means(mean1, mean2, sign=-1)]
 
     def _about_mean(self, state: Channels, q: Two, mean: Two, node: Node) -> Moments | None:
-        """The moments about the channel means if ``q - mean^2`` would lose digits, else None.
+        """Return the moments about the means if ``q - mean^2`` would lose digits, else None.
 
         Raises: KcalcError if ``q - mean^2`` has too few digits.
         """
@@ -129,7 +129,7 @@ class Statistics:
         return found
 
     def _centred_activation(self, state: Channels) -> Moments | None:
-        """The moments about the mean for one activation of a Gaussian; None for other feature maps.
+        """Return the moments about the mean for one activation of a Gaussian, else None.
 
         The variance is ``Q (1 - C(0))`` of the local maps. With ``J = sqrt(q1 q2)``, means ``m_j``
         and standard deviations ``s_j``,
@@ -166,7 +166,7 @@ class Statistics:
         return q1, q2, self._clipped(gap)
 
     def variances(self, state: Channels, node: Node) -> tuple[Number, Number]:
-        """The variances over all channels of a feature map, for both inputs."""
+        """Return the variances over all channels of a feature map, for both inputs."""
         q1, q2, _ = self.whole(state)
         one, two = self.means(state, node)
         if is_zero(one) and is_zero(two):
@@ -175,7 +175,7 @@ class Statistics:
         return (q1 - one * one, q2 - two * two) if centred is None else (centred.q1, centred.q2)
 
     def variance(self, state: Channels) -> float:
-        """The variance over all channels of a feature map, as a float."""
+        """Return the variance over all channels of a feature map, as a float."""
         q, mean = float(self.whole(state)[0]), float(state.average(_mean1, self.field))
         left = q - mean * mean
         centred = self._centred_activation(state) if left < SMALL * q else None
@@ -235,7 +235,7 @@ class Statistics:
         return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
 
     def dropped(self, pair: Pair, keep: Number, node: Node, same: bool) -> Pair:
-        """A feature map after dropout, where ``keep`` is the fraction of kept entries.
+        """Return a feature map after dropout, where ``keep`` is the fraction of kept entries.
 
         The output is ``f + f (m / keep - 1)`` with a mask m for each example. The second term is
         noise of mean 0 that has no covariance with f or any other feature map. ``same``: whether
@@ -274,7 +274,7 @@ class Statistics:
         return out
 
     def _standardised(self, pair: Pair, centred: Moments, node: Node) -> Pair:
-        """One activation minus its mean, divided by its standard deviation.
+        """Return one activation minus its mean, divided by its standard deviation.
 
         ``centred``: the activation's moments about its mean.
         """
@@ -286,7 +286,7 @@ class Statistics:
         return self.checked(made, node)
 
     def batched(self, pair: Pair, between: Number, node: Node) -> Pair:
-        """One group of channels after batch normalisation.
+        """Return one group of channels after batch normalisation.
 
         ``between``: the c value of any two examples of the batch.
         """
@@ -298,7 +298,7 @@ class Statistics:
 
     @recordable
     def _in_batch(self, gap: Number, between: Number, node: Node) -> Number:
-        """The gap after batch normalisation.
+        """Return the gap after batch normalisation.
 
         Raises: KcalcError for inputs that no such batch can contain.
         """
@@ -317,7 +317,7 @@ class Statistics:
 
 @recordable
 def _apart(gap: Jet) -> Jet:
-    """The gap of two uncorrelated feature maps, which is 1 for all inputs."""
+    """Return the gap of two uncorrelated feature maps, which is 1 for all inputs."""
     return Jet((0 * gap.value + 1, *(0 * gap.value for _ in gap.coefficients[1:])))
 
 

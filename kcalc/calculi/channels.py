@@ -28,7 +28,7 @@ class Channels:
 
     @classmethod
     def one(cls, pair: Pair) -> Channels:
-        """A state with a single group of channels."""
+        """Return a state with a single group of channels."""
         return cls(((Fraction(1), pair),))
 
     @property
@@ -42,7 +42,7 @@ class Channels:
         return list(accumulate((share for share, _ in self.groups), initial=Fraction(0)))
 
     def map(self, change: Callable[[Pair], Pair]) -> Channels:
-        """The state with every group changed separately.
+        """Return the state after changing every group separately.
 
         A pair that occurs several times is changed only once.
         """
@@ -76,14 +76,14 @@ class Channels:
         return [Channels.one(pair) for pair in self.pairs]
 
     def average(self, value: Callable[[Pair], Number], field: Any) -> Number:
-        """The mean of a value over all channels, in a number field."""
+        """Return the mean of a value over all channels, in a number field."""
         if len(self.groups) == 1:
             return value(self.pairs[0])
         return sum((field.number(share) * value(pair) for share, pair in self.groups), 0)
 
     @classmethod
     def joined(cls, states: Sequence[Channels], channels: Sequence[Any], node: Node) -> Channels:
-        """The concatenation of feature maps with the given channel counts."""
+        """Return the concatenation of feature maps with the given channel counts."""
         total = sum(channels)
         shares = [_ratio(k, total) for k in channels]
         return cls(
@@ -135,7 +135,7 @@ def combine_channel_groups(
 
 
 def _slice(state: Channels, low: Fraction, high: Fraction) -> Pair:
-    """The part of a feature map between two channel positions that lie in one group."""
+    """Return the part of a feature map between two channel positions in the same group."""
     edges = state.edges
     (_, pair), start, stop = next(
         (g, a, b) for g, a, b in zip(state.groups, edges, edges[1:], strict=False) if low < b

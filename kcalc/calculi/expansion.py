@@ -16,7 +16,7 @@ LONGEST = 50_000  # terms of a factored form; SymPy prints about 30,000 per seco
 
 
 def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]:
-    """The indices of all factors in products, inner factors first.
+    """Return the indices of all factors in products, inner factors first.
 
     Factors that are nested in sums are included.
     """
@@ -34,7 +34,7 @@ def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]
 
 
 def polynomial(factors: Factors, monomial: Monomial) -> sp.Poly:
-    """A product as a ``sympy.Poly``.
+    """Return a product as a ``sympy.Poly``.
 
     Its generators are the slope symbols, followed by the symbols of its weights.
     """
@@ -80,7 +80,7 @@ def _generators(factors: Factors, needed: Sequence[int]) -> tuple[list[sp.Symbol
 def rational_polynomials(
     factors: Factors, monomials: Sequence[Monomial], shift: int = 0, floats: bool = False
 ) -> list[Any] | None:
-    """Products as python-flint polynomials over the rationals.
+    """Return products as python-flint polynomials over the rationals.
 
     Their variables are the slope symbols minus ``shift``, and the weight symbols.
 
@@ -137,7 +137,7 @@ def _sum(
 
 
 def _share(share: sp.Expr, weights: list[Any], ring: Any, skipped: int) -> Any:
-    """A mixing weight as an element of the ring, or None if it is not a rational polynomial."""
+    """Return a mixing weight as a ring element, or None if it is not a rational polynomial."""
     import flint
 
     if share.is_Rational:

@@ -1,12 +1,13 @@
 """Feature maps as linear expressions in atoms, which kernel rules use to check their hypotheses.
 
-At infinite width one channel of any feature map is a function of independent Gaussian variables,
-one per affine layer (layers with different weights give independent variables even if one layer
-feeds the other). kcalc represents each feature map as a linear expression ``shift + sum_k a_k A_k``
-in *atoms* ``A_k``. Atoms are raw inputs, Gaussian pre-activations, activations of one Gaussian, and
-sums. A sum is opened only if it shares weights with another addend. Second moments of such
-expressions are exact: identical atoms merge, atoms without common weights contribute products of
-means, and all other pairs of atoms have the cross moments of :mod:`kcalc.calculi.products`.
+At infinite width, a channel of a feature map is a function of independent Gaussian variables, one
+per affine layer (layers with different weights give independent variables even if one layer feeds
+the other). kcalc represents each feature map as a linear expression ``shift + sum_k a_k A_k`` in
+*atoms* ``A_k``. Atoms are raw inputs, Gaussian pre-activations, activations of one Gaussian, and
+sums. A sum is replaced with its addends only if it shares weights with another addend. Second
+moments of such expressions are exact: identical atoms merge, atoms without common weights
+contribute products of means, and all other pairs of atoms have the cross moments of
+:mod:`kcalc.calculi.products`.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Algebra:
         return pair if len(terms) == 1 else self.sealed(pair, node, patched=window is None)
 
     def sealed(self, pair: Pair, node: Node, patched: bool = False) -> Pair:
-        """The same feature map as one atom.
+        """Return the same feature map as one atom.
 
         A feature map with a shift is returned unchanged, unless it is ``patched``, which means that
         its addends contain different windows of channels.
@@ -166,7 +167,7 @@ class Algebra:
         return parts
 
     def independent_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
-        """The product of independent feature maps: q values, c values and means multiply.
+        """Return the product of independent feature maps: q values, c values and means multiply.
 
         ``1 - c`` is computed without cancellation.
         """
@@ -210,7 +211,7 @@ def _gap_of_both(one: Number, two: Number) -> Number:
 
 
 def _factors(pair: Pair) -> tuple[Pair, ...]:
-    """The factors of a feature map; the feature map itself if it is not a product."""
+    """Return the factors of a feature map, or the feature map itself if it is not a product."""
     (term, *others) = pair.terms
     whole = (
         not others
@@ -227,7 +228,7 @@ def _times(a: Number, b: Number) -> Number:
 
 
 def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
-    """Reject a sum whose addends cancel, because its ``q`` then has few digits.
+    """Reject a sum whose addends cancel, because its ``q`` would have few correct digits.
 
     Raises: a KcalcError that names the node. ``still()`` is a mask of the locations where the sum
     is the same constant for all weights, so q may be exactly 0.
@@ -243,7 +244,7 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
 
 
 def _constant_at_zero(terms: Sequence[Term], second: bool) -> Any:
-    """Mask of the locations where every term depends only on a zero pre-activation.
+    """Return the mask of the locations where every term depends only on a zero pre-activation.
 
     This happens for black pixels in a network without biases.
     """

@@ -53,7 +53,7 @@ class Octave:
 
 
 def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
-    """Rows b_0, b_1, ... for several q; None if unknown or if more than LONGEST are needed."""
+    """Return rows b_0, b_1, ... for several q; None if unknown or longer than LONGEST."""
     found = [hermite(phi, float(value)) for value in q]
     rows = [
         np.append(f.mean, f.coefficients) / np.sqrt(size)
@@ -81,7 +81,7 @@ def _negligible(b: Array) -> bool:
 
 
 def _continued(phi: Activation, q: float, size: float, known: Array) -> Array | None:
-    """LONGEST coefficients by the trapezoid rule, or None if they are not accurate to LAST.
+    """Return LONGEST coefficients by the trapezoid rule, or None if not accurate to LAST.
 
     They are compared with the coefficients ``known``, with the coefficients for twice the step, and
     with Parseval's sum 1.
@@ -102,7 +102,7 @@ def _continued(phi: Activation, q: float, size: float, known: Array) -> Array | 
 
 @lru_cache(maxsize=1)
 def _hermite_functions() -> tuple[Array, Array]:
-    """Nodes z and rows h_n(z) exp(-z^2/4), n < LONGEST."""
+    """Return nodes z and rows h_n(z) exp(-z^2/4), n < LONGEST."""
     count = 2 * round(REACH / STEP / 2)
     z = np.arange(-count, count + 1) * STEP
     rows = np.empty((LONGEST, z.size))
@@ -115,7 +115,7 @@ def _hermite_functions() -> tuple[Array, Array]:
 
 @lru_cache(maxsize=256)
 def octave(phi: Activation, low: int) -> Octave | None:
-    """The table for 2^low <= q <= 2^(low + 1).
+    """Return the table for 2^low <= q <= 2^(low + 1).
 
     The result is None if the series of phi is not known up to rounding errors.
     """
@@ -138,7 +138,7 @@ def octave(phi: Activation, low: int) -> Octave | None:
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """b_n and Q at an array of q values: ``b`` has the terms first, then the shape of q."""
+    """The b_n and Q at an array of q values; ``b`` has n as axis 0, then the axes of q."""
 
     b: Array
     size: Array
@@ -158,7 +158,7 @@ class Expansion:
 
 
 def expansion(phi: Activation, q: Array) -> Expansion | None:
-    """The series of phi at positive q values of any shape.
+    """Return the series of phi at positive q values of any shape.
 
     The result is None if the series is not known up to rounding errors.
     """
@@ -290,7 +290,7 @@ def has_series(phi: Activation, q: Array) -> bool:
 
 
 def _needed(first: Expansion, second: Expansion) -> int:
-    """The number of terms after which n b_n b'_n is below SMALL at every pair of q values."""
+    """Return the number of terms after which n b_n b'_n is below SMALL at all pairs of q."""
     known = min(first.b.shape[0], second.b.shape[0])
     one, two = (np.abs(side.b[:known]).reshape(known, -1).max(axis=1) for side in (first, second))
     return max(

@@ -38,7 +38,7 @@ def is_traced(value: Any) -> bool:
 
 
 def leaves(params: Params) -> list[Any]:
-    """All numbers in the parameters."""
+    """Return all numbers in the parameters."""
     out: list[Any] = []
     for value in params.values():
         out.extend(leaves(value) if isinstance(value, Mapping) else [value])
@@ -213,7 +213,7 @@ def rows_of(X: Any, what: str) -> Any:
 
 
 def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
-    """The common mean square of all rows, or None if rows differ.
+    """Return the common mean square of all rows, or None if rows differ.
 
     Raises: KcalcError if rows differ although ``wanted`` is True.
     """

@@ -66,13 +66,13 @@ class LocalTable:
     error: float = math.inf
 
     def q(self, q: Any, xp: Any = np) -> tuple[Any, Any]:
-        """Return (Q, E phi) at q (n,)."""
+        """Return (Q, E phi) at an array of q values with shape (n,)."""
         found = self._waves(q, xp) @ self.moments
         size = xp.exp(found[:, 0])
         return size, found[:, 1] * xp.sqrt(size)
 
     def taylor(self, gap: Any, q1: Any, q2: Any, xp: Any = np) -> tuple[Any, Any]:
-        """Return (1 - C, C') at gaps (rows, columns), q1 (rows, 1) and q2 (1, columns)."""
+        """Return (1 - C, C') for arrays gap (rows, columns), q1 (rows, 1) and q2 (1, columns)."""
         sine = xp.sqrt(xp.asarray(gap) / 2)
         x = xp.arctan2(sine, xp.sqrt(xp.asarray(2 - gap) / 2)) * (4 / math.pi) - 1
         one, two = (self._waves(q, xp) for q in (q1[:, 0], q2[0]))
@@ -82,7 +82,7 @@ class LocalTable:
         return value, self.slope.summed(x, one, two, xp)
 
     def paired(self, gap: Array, q1: Array, q2: Array) -> tuple[Array, Array]:
-        """Return (1 - C, C') of individual pairs, all arrays (n,)."""
+        """Return (1 - C, C') of individual pairs; all arrays have shape (n,)."""
         sine = np.sqrt(gap / 2)
         x = np.arctan2(sine, np.sqrt((2 - gap) / 2)) * (4 / math.pi) - 1
         one, two = (self._waves(q, np) for q in (q1, q2))
@@ -97,10 +97,11 @@ class LocalTable:
 def local_table(
     phi: Activation, low: float, high: float, polar: bool | None = None
 ) -> LocalTable | None:
-    """The table of phi for log q in [low, high], or None if no table is accurate.
+    """Return the table of phi for log q in [low, high], or None if no table is accurate.
 
-    ``polar``: whether expectations are integrals in polar coordinates, which resolve only features
-    near 0, or sums of Hermite coefficients. None chooses integrals if there are kinks.
+    ``polar``: True computes expectations by integration in polar coordinates, which resolves only
+    features near 0; False computes them from Hermite coefficients. None means True if there are
+    kinks.
     """
     if any(phi.kink_points) or any(phi.jump_sizes(0)):
         return None
@@ -118,7 +119,7 @@ class _PairExpectations:
     polar: bool
 
     def __call__(self, n: int, q: Array, theta: Array, count: int) -> Array | None:
-        """Return E phi^(n)(u) phi^(n)(v), n = 0 or 1, for all pairs of q values: (q, q, theta)."""
+        """Return E phi^(n)(u) phi^(n)(v), n = 0 or 1, as an array with the axes (q, q, theta)."""
         if self.polar:
             scale, function = np.sqrt(q), self.phi.numeric(n)
             found = (_polar(function, scale, float(angle), count) for angle in theta)
@@ -136,7 +137,7 @@ class _PairExpectations:
 
 
 def _best(pairs: _PairExpectations, low: float, high: float) -> LocalTable | None:
-    """The first table that is accurate to rounding, or else the best acceptable table."""
+    """Return the first table that is accurate to rounding, or else the best acceptable table."""
     norms = min(_MOST_NORMS, 10 + math.ceil(4 * (high - low)))
     best: LocalTable | None = None
     with np.errstate(all="ignore"):
@@ -155,7 +156,7 @@ def _best(pairs: _PairExpectations, low: float, high: float) -> LocalTable | Non
 
 
 def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
-    """The number of angles that the largest q needs, or None if it needs too many."""
+    """Return the number of angles that the largest q needs, or None if it needs too many."""
     angles, q = 32, np.array([math.exp(high)])
     while angles <= _MOST_ANGLES:
         slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
@@ -171,7 +172,7 @@ def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
 def _made(
     pairs: _PairExpectations, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
-    """Return (table, number of norms with significant coefficients), or None without a rule."""
+    """Return (table, number of norms with significant coefficients), or None if no rule works."""
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     shape = _shape(pairs.phi, q)
     slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
@@ -205,7 +206,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _integrals(angles: int) -> Array:
-    """Matrix from coefficients of D to coefficients of G = int_0^theta D sin / sin^2(theta/2)."""
+    """Return the matrix that maps coefficients of D to those of G."""
     theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2
@@ -215,7 +216,7 @@ def _integrals(angles: int) -> Array:
 
 @lru_cache(maxsize=4)
 def _hermites(phi: Any, q: tuple[float, ...]) -> Any:
-    """The Hermite coefficients, cached because other angles and n reuse the same q values."""
+    """Return Hermite coefficients, cached because other angles and n reuse the same q values."""
     return hermites(phi, np.array(q))
 
 
@@ -250,13 +251,13 @@ def _graded(length: float, steep: float) -> Array:
 
 
 def _panels(edges: list[float], count: int) -> tuple[Array, Array]:
-    """Nodes and weights of Gauss-Legendre rules between the edges."""
+    """Return nodes and weights of Gauss-Legendre rules between the edges."""
     x, w = panel_nodes(np.array(edges), count)
     return x.ravel(), w.ravel()
 
 
 def _error(table: LocalTable, pairs: _PairExpectations) -> float:
-    """The largest difference from a finer rule, at q values and angles between the nodes."""
+    """Return the largest difference from a finer rule at q values and angles between the nodes."""
     random = np.random.default_rng(0)
     q = np.exp(random.uniform(table.low, table.high, 6))
     q[:2] = math.exp(table.low), math.exp(table.high)

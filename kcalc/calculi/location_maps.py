@@ -49,7 +49,7 @@ class LocationMaps(ZeroMaps):
 
 
 def _table(phi: Activation, q: Array) -> Any:
-    """A table for q values that may be too large for Hermite series, or None."""
+    """Return a table for q values that may be too large for Hermite series, or None."""
     low, high = (float(np.log(value)) for value in (q.min(), q.max()))
     return _kept_table(phi, math.floor(low), math.floor(high) + 1)
 

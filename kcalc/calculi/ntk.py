@@ -225,7 +225,7 @@ def ntk(
 
 
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
-    """{Affine: number of channels that one of its outputs sums over; Input: its channels}.
+    """Return {Affine: number of channels that one of its outputs sums over; Input: its channels}.
 
     Nodes with a table of vectors, such as embeddings, have fan-in 1.
 
@@ -290,7 +290,7 @@ class TangentReading(KernelReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> tuple[Tangent, dict[Node, Channels]]:
-        """The calculus and the state of every node; ``q2=None`` means uniform q."""
+        """Return the calculus and the state of every node; ``q2=None`` means ``q1``."""
         jets = {node: Jet((value, value * 0)) for node, value in gap.items()}
         second = q1 if q2 is None else q2
         kernel = self.kernel(field, q2 is None, seeds)
@@ -336,7 +336,7 @@ class TangentReading(KernelReading):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the kernels, in the order of nodes.
 
-        Raises: the errors of the kernels.
+        Raises: the same errors as the kernels.
         """
         if self.network.free_symbols:
             return self.network.assumptions
@@ -351,7 +351,7 @@ class TangentReading(KernelReading):
 
 
 def _orthogonal(gap: Mapping[Node, Any]) -> Array:
-    """Mask of the points at which all inputs have c = 0."""
+    """Return the mask of the points at which all inputs have c = 0."""
     return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
 
 
@@ -599,7 +599,7 @@ class KernelFunction(OfReading, Formula):
         return self._on_rows.matrix_method(X, Y, method, q)
 
     def matrices(self, X: Any, Y: Any = None, **options: Unpack[MatrixOptions]) -> Matrices:
-        """Compute NNGP and NTK of the same data in one pass, as ``.nngp`` and ``.ntk``.
+        """Compute the NNGP and the NTK of the same data in one pass, as ``.nngp`` and ``.ntk``.
 
         The arguments are the same as for :meth:`matrix`.
 
@@ -838,7 +838,7 @@ class KernelFunction(OfReading, Formula):
         return DRAWINGS["KernelFunction"]({label: self}, ax=ax, q1=q1, q2=q2, q=q, **line)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Return name, sampled values at q = 1 and assumptions as plain data.
+        """Return the name, sampled values at q = 1 and the assumptions as plain data.
 
         Parameters
         ----------
@@ -976,7 +976,7 @@ class TangentKernel(KernelFunction):
 
 
 class LayerKernels(Keyed[KernelFunction]):
-    """{node with parameters: the part of the tangent kernel from its parameters}."""
+    """A mapping from each node with parameters to the part of the tangent kernel that it adds."""
 
     _named = "node with parameters"
 

@@ -59,7 +59,7 @@ class Slopes(ConvexCalculus[Monomial]):
         return self.factors.product(state, self.factors.symbol(symbol))
 
     def _symbol(self, phi: Activation) -> sp.Symbol:
-        """The slope symbol of an activation; each activation has one symbol.
+        """Return the slope symbol of an activation; each activation has one symbol.
 
         Activations that share a name are numbered in order.
         """

@@ -24,8 +24,8 @@ class Journal:
     """The findings of a run: one line that describes the run, then one JSON line per finding.
 
     A truncated last line is dropped. ``path`` is a regular file, a link to a regular file (whose
-    target is written), or the name of a new file. If it is None, nothing is written. ``known`` is
-    {claim id: finding}.
+    target is written), or the name of a new file. If ``path`` is None, nothing is written.
+    ``known`` is {claim id: finding}.
     """
 
     path: Path | None
@@ -82,7 +82,10 @@ class Journal:
         )
 
     def add(self, finding: Finding) -> None:
-        """Append a finding. Raises: KcalcError if it cannot be written."""
+        """Append a finding.
+
+        Raises: KcalcError if it cannot be written.
+        """
         self.known[finding.claim.id] = finding
         if self.path is None:
             return
@@ -124,7 +127,7 @@ def check_file(path: Path, refusal: str = "cannot write") -> None:
 
 
 def printable(text: object) -> str:
-    """Make text from a file printable: replace control characters, cut after 120 characters."""
+    """Make text from a file printable: replace control characters, and cut after 120 characters."""
     shown = _CONTROL.sub("?", str(text))
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
 

@@ -30,8 +30,9 @@ class Option:
     """The help text of an option, its flags, and further arguments for argparse.
 
     By default, the flag is made from the name of the parameter. ``group`` is the option's heading
-    in the help. The annotated type determines how the option is parsed: float is a finite number,
-    bool a switch, and tuple collects the values if the option is given several times.
+    in the help. The annotated type determines how the option is parsed: a float option takes a
+    finite number, a bool option is a switch, and a tuple option may be given several times and
+    collects the values.
     """
 
     def __init__(self, help: str, *flags: str, group: str | None = None, **more: Any) -> None:
@@ -144,7 +145,7 @@ def save_figure(axes: Any, path: str) -> None:
 
 @contextmanager
 def pure_output(options: Iterable[Any]) -> Iterator[None]:
-    """Redirect what the user's modules print to standard error, if any option is ``-``."""
+    """Redirect standard output of the user's modules to standard error if an option is ``-``."""
     if "-" not in [option for option in options if isinstance(option, str)]:
         yield
         return
@@ -158,7 +159,7 @@ def pure_output(options: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def elapsed(command: str) -> Iterator[None]:
-    """On a terminal, show how long a slow command has been running, until it prints."""
+    """On a terminal, show how long a slow command has been running, until it writes its output."""
     if sys.stderr is None or not sys.stderr.isatty() or command in SHOWING_PROGRESS:
         yield
         return
@@ -188,7 +189,7 @@ def elapsed(command: str) -> Iterator[None]:
 
 
 def write(path: str, text: str) -> None:
-    """Write a text to a file, or to standard output for -."""
+    """Write a text to a file, or to standard output if the path is ``-``."""
     if path != "-":
         write_whole(path, text)
         return

@@ -20,10 +20,10 @@ Counts = tuple[float, float]
 class Degrees(Fold[Counts]):
     """Bounds on the degrees of expressions, in their symbols and in functions of the symbols.
 
-    The degrees of sums, products, powers (including noninteger powers), corners and choices follow
-    from the degrees of their operands. Any other function, and any fraction, has degree 0 in the
-    symbols and counts as degree 1 in functions. ``greatest`` is the largest degree of all
-    subexpressions, including arguments of functions.
+    The degrees of sums, products, powers (including noninteger powers), functions with corners and
+    piecewise expressions follow from the degrees of their operands. Any other function, and any
+    fraction, has degree 0 in the symbols and counts as degree 1 in functions. ``greatest`` is the
+    largest degree of all subexpressions, including arguments of functions.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Terms(Fold[float]):
         return float(comb(int(exponent) + int(terms) - 1, int(exponent)))
 
     def function(self, kind: Any, *arguments: Any) -> float:
-        """Return 1, or inf if an argument, which ``sp.expand`` also expands, has too many terms."""
+        """Return 1, or inf if an argument (which is expanded too) has too many terms."""
         return 1.0 if all(self(argument) <= MOST_TERMS for argument in arguments) else inf
 
 

@@ -1,6 +1,6 @@
 """The gap u = 1 - c as an array that also stores 1 + c.
 
-Near c = -1, the difference 2 - u would lose digits if u is rounded.
+Near c = -1, the difference 2 - u would lose digits, because u is rounded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Gap"]
 class Gap(np.ndarray):
     """A float64 array u that stores ``2 - u`` exactly as ``rest``.
 
-    All other operations are the same as for a plain array.
+    In all other respects, it behaves like a plain array.
     """
 
     rest: np.ndarray | None

@@ -30,7 +30,7 @@ def check_effort(expr: Any, where: str) -> None:
 
     Also reject expressions that have no real value at one of a few test points.
 
-    Raises: KcalcError.
+    Raises: KcalcError in both cases.
     """
     if sum(TermCounts()(expr)) > MOST:
         raise KcalcError(

@@ -24,8 +24,8 @@ def preactivated_steps(network: Network) -> list[Step]:
     """Rewrite the steps so that every identity shortcut reads the input of its activation.
 
     If an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum then reads z and
-    the branch keeps phi(z). Pooling between them moves before phi. A Scale directly after phi
-    counts as part of it. A Sum does not change if each addend ends in its own activation.
+    the branch keeps phi(z). Pooling between phi and the Sum moves before phi. A Scale directly
+    after phi counts as part of it. A Sum does not change if each addend ends in its own activation.
     """
     parents = {node: reads for node, _, reads in network.steps()}
     rewrite = _Rewrite(
@@ -73,7 +73,7 @@ class _Rewrite:
         return addend
 
     def _unscaled(self, node: Node) -> Node:
-        """Return the activation that a chain of Scales follows, or the node itself without one."""
+        """Return the activation before a chain of Scales, or the node itself if there is none."""
         place = node
         while place in self.scaled:
             place = self.parents[place][0]

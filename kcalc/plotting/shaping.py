@@ -89,8 +89,9 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
     """Draw c values of layers against depth, with dots for all layers and lines along the trunk.
 
     ``traces`` is {label: trace}. A trace has ``depth`` (nodes,) and ``values`` (nodes, starts). Its
-    ``layers`` are the indices of the dots, and its ``trunk`` contains the indices of the lines. The
-    labels "before" and "after" have the line styles of :func:`shaping_figure`.
+    ``layers`` contains the indices of the nodes drawn as dots, and its ``trunk`` those of the nodes
+    joined by lines. Traces with the labels "before" and "after" are drawn in the line styles of
+    :func:`shaping_figure`.
 
     Returns: the Axes. Raises: KcalcError if there is no trace.
     """

@@ -4,7 +4,7 @@ This module finds the fixed points that q values tend to, for many pairs (scale,
 
 With x = log q and g(x) = log((scale Q + shift)/q), iterates move up where g > 0 and down where g <
 0. In ranges in which Q is increasing, they cannot pass a zero of g, so their limit is the next
-zero. In ranges in which Q is decreasing, they can pass it, so they are iterated step by step.
+zero. In ranges in which Q is decreasing, they can pass a zero, so they are computed step by step.
 """
 
 from __future__ import annotations

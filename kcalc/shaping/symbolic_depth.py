@@ -32,8 +32,8 @@ class VanillaMaps(Shown):
 
     The network consists of ``depth`` layers, each an Affine with ``sigma_w`` and an activation,
     followed by a readout Affine. The two inputs have the same q value, and every layer preserves it
-    (this is not required of positively homogeneous activations). Each map is computed on access and
-    raises a KcalcError if it has no closed form.
+    (this is not required of positively homogeneous activations). Each map is computed when it is
+    accessed; a map without a closed form raises a KcalcError.
 
     Attributes
     ----------

@@ -60,8 +60,9 @@ class GroupLaw:
 def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
     """Return the distribution of the local Jacobian of a group.
 
-    ``variance`` is {source: its variance}, or None for an input of unknown distribution that no
-    nonlinear operation reads. Raises: KcalcError if the slopes have no finite mean square.
+    ``variance`` is {source: its variance}. The variance is None for an input of unknown
+    distribution that no nonlinear operation reads. Raises: KcalcError if the slopes have no finite
+    mean square.
     """
     for step in group.steps:
         if step.kind == "post":
@@ -85,7 +86,7 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
 
 
 def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
-    """Return a key made of everything on which a group's distribution depends."""
+    """Return a key that contains everything on which a group's distribution depends."""
     steps = tuple((step.kind, step.parameter, step.reads) for step in group.steps)
     sizes = tuple(variance[node] for node in group.sources)
     return steps, sizes, tuple(index for _, index in group.sinks)
@@ -159,7 +160,7 @@ class Program:
         self.forms = self._forms()
 
     def _forms(self) -> Array:
-        """Linear forms of the sources that enter nonlinear operations, (forms, sources)."""
+        """Return the linear forms of sources that enter nonlinear operations, (forms, sources)."""
         found: list[Array] = []
         values: list[tuple[Array, list[Array]]] = [(row, []) for row in np.eye(self.size)]
         for step in self.group.steps:
@@ -219,7 +220,7 @@ class Program:
         return self.run(points, slopes=False)[0][index]
 
     def kinks(self, along: Callable[[Array], Array]) -> list[float]:
-        """Return the u at which an activation's input crosses a kink on the line ``along(u)``."""
+        """Return the values of u at which an activation's input crosses a kink on ``along(u)``."""
         grid = np.linspace(-REACH, REACH, GRID)
         found: list[float] = []
         values, _ = self.run(along(grid), slopes=False)

@@ -47,9 +47,9 @@ def hyper_connected(
     branch
         The piece F, a chain that ends in an Affine.
     streams
-        Number n of streams.
+        The number n of streams.
     depth
-        Number of sub-layers.
+        The number of sub-layers.
     h_res
         The matrix H, shape (n, n): ``h_res[i, j]`` is the weight from stream j to stream i.
         :func:`kcalc.sinkhorn` builds such a matrix from logits.
@@ -58,7 +58,7 @@ def hyper_connected(
         may also be functions of the sub-layer index 0 ... depth - 1. Entries are numbers or SymPy
         expressions.
     expand
-        Weights of the input in the initial streams, shape (n,). The default is all ones.
+        The weights of the input in the initial streams, shape (n,). The default is all ones.
     readout
         "sum", "mean" or n weights, which combine the streams into one output. With None, the
         streams are the outputs "stream_1" ... "stream_n".
@@ -125,7 +125,7 @@ def hyper_connected(
 
 
 def _read_by(outputs: Sequence[Node], steps: list[Step]) -> list[Step]:
-    """Return only the steps that the outputs depend on, in case the readout omits streams."""
+    """Return only the steps that the outputs depend on, because the readout may omit streams."""
     needed, kept = set(outputs), []
     for step in reversed(steps):
         if step[0] in needed:

@@ -78,7 +78,7 @@ def empirical_ntk(
         "trace" returns the mean of ``Theta_kk`` over the entries k of the output, which is
         comparable with analytic kernels. "full" returns all entries.
     output
-        The output node. Required if the network has several outputs.
+        The output node. It is required if the network has several outputs.
     by_layer
         Whether to return a dictionary with the contribution of each node's parameters.
     memory

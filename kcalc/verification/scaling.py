@@ -43,10 +43,10 @@ class HessianBlocks(Shown):
     Attributes
     ----------
     draws
-        Array (draws, L, L) with ``|H_kl|_F^2 / sqrt(rows columns)`` of each network, estimated on
-        random inputs. Diagonal entries are the mean squared singular values of the blocks.
+        An array (draws, L, L) with ``|H_kl|_F^2 / sqrt(rows columns)`` of each network, estimated
+        on random inputs. Diagonal entries are the mean squared singular values of the blocks.
     predicted
-        Array (L,) with gamma of every weight, for the cotangents of this loss.
+        An array (L,) with the gamma of every weight, for the cotangents of this loss.
 
     """
 

@@ -1,7 +1,8 @@
 """Q maps and C maps of networks with a class token, point by point.
 
-Tokens of the input are exchangeable. After the class token they are followed separately, with exact
-attention (:mod:`.class_token`). The values of a node with tokens are means over its tokens.
+The tokens of the input are exchangeable. Once the class token has been added, each token is
+followed separately, with exact attention (:mod:`.class_token`). The values of a node with tokens
+are means over its tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Array = np.ndarray
 
 
 class Point(NamedTuple):
-    """Means over a node's tokens: q values, gap of two sequences, cosine between two tokens."""
+    """Means over a node's tokens: q values, the gap of two sequences, the cosine of two tokens."""
 
     q1: Any
     q2: Any
@@ -60,13 +61,13 @@ class PointReader:
 
     @staticmethod
     def token_cosines(point: Point) -> tuple[Any, Any]:
-        """The mean cosine between two different tokens; nan if their q values differ."""
+        """Return the mean cosine of two different tokens, twice; nan if their q values differ."""
         return point.token_cosine, point.token_cosine
 
     def read(
         self, q1: Mapping[Node, Any], q2: Mapping[Node, Any], gap: Mapping[Node, Jet] | None
     ) -> dict[Node, Point]:
-        """The values of every node; ``gap=None`` means a single sequence."""
+        """Return the values of every node; ``gap=None`` means a single sequence."""
         given = [*q1.values(), *q2.values(), *(() if gap is None else gap.values())]
         if any(isinstance(q, Jet) and q.order for q in (*q1.values(), *q2.values())):
             raise self._refused("no derivatives in q")
@@ -87,7 +88,7 @@ class PointReader:
         return {node: _stacked([points[node] for points in found], shape) for node in found[0]}
 
     def sequence(self, q: Mapping[Node, Any], gap: Mapping[Node, Jet]) -> dict[Node, Point]:
-        """The values for one sequence whose tokens have the given gaps."""
+        """Return the values for one sequence whose tokens have the given gaps."""
         if any(jet.order for jet in gap.values()):
             raise self._refused("only values")
         shape = np.broadcast_shapes(*(np.shape(jet.value) for jet in gap.values()))
@@ -164,7 +165,7 @@ def _at(x: Any, shape: tuple[int, ...], place: tuple[int, ...], order: int = 0) 
 
 
 def _means(kernel: Sampled, state: TokenState, sequences: int) -> Point:
-    """The means over the tokens of a node, in one chain."""
+    """Return the means over the tokens of a node, computed in one chain."""
     q1, _, gap = kernel.whole(state.relations[Relation.FIRST_INPUT])
     size = gap.value.shape[-1]
     count = size // sequences

@@ -1,6 +1,6 @@
 """Rows of attention weights over exchangeable tokens.
 
-A class of rows contains everything that the kernel calculus needs to know about a normaliser.
+Each class of rows contains everything that the kernel calculus needs to know about one normaliser.
 
 Row i of the first sequence has the weights A, row k of the second has the weights B, and:
 
@@ -101,21 +101,21 @@ class Rows:
         self.overlaps: Any = named or overlaps_over(kernel.field, node)
 
     def own(self, scores: Scores) -> Sums:
-        """X and R of a row of the first sequence with itself."""
+        """Return X and R of a row of the first sequence paired with itself."""
         raise NotImplementedError
 
     def drop(self, scores: Scores, same_place: bool) -> Sums:
-        """X and R of a row with itself minus X and R of two rows with equal mean squares."""
+        """Return X and R of a row with itself, minus X and R of two rows of equal mean square."""
         raise NotImplementedError
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
-        """X and R of two rows."""
+        """Return X and R of two rows."""
         raise NotImplementedError
 
     def slopes(
         self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
     ) -> tuple[RowSlopes, RowSlopes]:
-        """The derivatives for rows at equal and at different positions of one sequence.
+        """Return the derivatives for rows at equal and at different positions of one sequence.
 
         ``g``, ``h``, ``v``: covariances at equal and at different positions.
         """
@@ -124,7 +124,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class ValueMap:
-    """The terms of attention other than softmax.
+    """The terms of the attention matrix other than softmax.
 
     ``diagonal`` acts on the token itself, ``spread`` on all tokens, ``mean`` on their mean.
     """
@@ -135,7 +135,7 @@ class ValueMap:
 
     @classmethod
     def of(cls, op: P.Attend, tokens: int, field: Any) -> ValueMap:
-        """The terms of ``a I + A - c 1 1^T / T``, with a and c from ``op``.
+        """Return the terms of ``a I + A - c 1 1^T / T``, with a and c from ``op``.
 
         a is ``op.identity`` and c is ``op.centre``. The terms are ``a^2``,
         ``(2 a (1 - c) + c^2 - 2 c) / T`` and ``(a + 1 - c)^2``.
@@ -338,7 +338,7 @@ class ElementwiseRows(Rows):
         self.function = elementwise(op, tokens)
 
     def _moments(self, q1: Number, q2: Number, gap: Number) -> Moments:
-        """Mean squares of the weights of two scores, and the gap between them."""
+        """Return mean squares of the weights of two scores, and the gap between them."""
         gap = gap if isinstance(gap, Jet) else Jet((gap,))
         atom = Atom(self.node, Moments(q1, q2, gap, 0, 0), self.kernel.ledger.bit(), gaussian=True)
         return self.kernel.activations.activated(self.function, Pair.of(atom), self.node).moments
@@ -352,7 +352,7 @@ class ElementwiseRows(Rows):
         )
 
     def _at_keys(self, scores: Scores) -> tuple[Moments, Moments]:
-        """The moments of two scores with equal keys, and with different keys."""
+        """Return the moments of two scores with equal keys, and with different keys."""
         q1, q2 = (
             value(self.factor * g * h) for g, h in ((scores.g1, scores.h1), (scores.g2, scores.h2))
         )
@@ -402,7 +402,7 @@ class ElementwiseRows(Rows):
 
 
 def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
-    """The rows of an attention layer over ``tokens`` keys."""
+    """Return the rows of an attention layer over ``tokens`` keys."""
     kind = (
         ElementwiseRows
         if op.normaliser != "softmax"
@@ -416,10 +416,10 @@ def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
 
 
 def chi(freedom: int, count: int) -> tuple[Array, Array]:
-    """Gauss quadrature for the norm of ``freedom`` standard normal variables.
+    """Return a Gauss rule for the norm of a vector of ``freedom`` standard normal variables.
 
-    Stieltjes' procedure on a fine grid gives the nodes and weights. Overlaps are smoother in the
-    length than in its square.
+    Stieltjes' procedure on a fine grid gives the nodes and weights. Overlaps are smoother as
+    functions of the norm than of its square.
     """
     from scipy.linalg import eigh_tridiagonal
 
@@ -449,7 +449,7 @@ def chi_squared(width: int) -> tuple[Array, Array]:
 
 @lru_cache(64)
 def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
-    """Nodes ``(chi^2_d / d, standard normal, chi^2_(d-1) / d)`` and weights of a product rule."""
+    """Return nodes ``(chi^2_d / d, normal, chi^2_(d-1) / d)`` and weights of a product rule."""
     x, first = chi_squared(width)
     z, second = gauss_hermite(NODES[1])
     lengths, third = chi(width - 1, NODES[2])
@@ -460,7 +460,7 @@ def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
 
 
 def factor(op: P.Attend, field: Any = NUMPY) -> Number:
-    """The factor of the score variance: 1 if scores are divided by ``sqrt(key_width)``."""
+    """Return the factor in the score variance: 1 if scores are divided by ``sqrt(key_width)``."""
     width = op.key_width or 1
     if op.scale == "linear":
         return 0 if op.wide is not False else field.number(1) / width

@@ -46,7 +46,7 @@ def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
 
 @lru_cache(maxsize=1024)
 def series(phi: Activation, i: int, psi: Activation, j: int, q: float) -> Array:
-    """Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt(q))], n < TERMS, Var u = q."""
+    """Return Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt(q))], n < TERMS, Var u = q."""
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     half = np.exp(-(nodes.z**2) / 4)
@@ -88,7 +88,7 @@ def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
 
 
 def slopes(phi: Activation, q: float, c: float | None) -> Array:
-    """The derivative of the local kernel map.
+    """Return the derivative of the local kernel map.
 
     For one input, the derivative is dQ/dq. For two inputs, it is a 3 x 3 matrix in the order (q11,
     q12, q22), at q11 = q22 = q and cosine c.
@@ -118,7 +118,7 @@ COMPONENTS = ((0, 0), (0, 1), (1, 1))
 
 
 def alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
-    """Cov(phi_a phi_b, psi_c psi_d) for activations of one Gaussian pair.
+    """Return Cov(phi_a phi_b, psi_c psi_d) for activations of one Gaussian pair.
 
     If ``c`` is None, the activations act on one Gaussian. The result is a matrix over the
     components of the kernel.
@@ -152,7 +152,7 @@ def _alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array
 
 
 def wick(cross: Array, fixed: Any = 0.0) -> Array:
-    """The covariances Cov(u_a u_b, w_c w_d) of Gaussians.
+    """Return the covariances Cov(u_a u_b, w_c w_d) of Gaussians.
 
     The covariances are ``T_ac S_bd + T_ad S_bc + X_bc S_ad + X_bd S_ac`` with ``T = S + X``.
     ``cross``: S with S_ac = Cov(u_a, w_c), 1 x 1 or 2 x 2; ``fixed``: X with X_ac = x_a x_c for

@@ -88,7 +88,7 @@ def mean_slope(phi: Activation, q: Level, what: str) -> Any:
 
 
 def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
-    """The cosine between phi(z_p) and phi(z_r); z_p, z_r have correlation rho and mean square q."""
+    """Return the cosine of phi(z_p), phi(z_r); z_p, z_r have correlation rho and mean square q."""
     if q.symbolic:
         found = phi.c_expr(rho, q.values)
         return sp.Function(f"C_{phi.name}")(rho, q.values) if found is None else sp.simplify(found)
@@ -151,7 +151,7 @@ def maximum(
 
 
 def _density(y: Array, rho: float, count: int) -> Array:
-    """The density of the maximum of ``count`` standard normals with correlation rho >= 0."""
+    """Return the density of the maximum of ``count`` standard normals with correlation rho >= 0."""
     rho = min(max(rho, 0.0), HIGHEST)
     if rho < 1e-12:
         return _largest(y, count)

@@ -1,8 +1,9 @@
 """Second moments of sums with every cross term, for feature maps and for gradients.
 
-Feature maps and gradients are linear combinations of *leaves*: outputs of weights, and activations
-of them (for gradients: multiplied by the activation's derivative). Leaves with different last
-weights are uncorrelated, because flipping the sign of the weights of one leaf flips only that leaf.
+Feature maps and gradients are linear combinations of *leaves*. A leaf is the output of weights, or
+an activation applied to such an output (for gradients, the product with the activation's
+derivative). Leaves with different last weights are uncorrelated, because flipping the sign of the
+weights of one leaf flips only that leaf.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Apart = Callable[[Item, Item], bool]
 def combined(
     items: Sequence[Item], weights: Sequence[Number], apart: Apart, where: str
 ) -> tuple[ChannelPart, ...]:
-    """The second moments of ``sum_i w_i x_i``.
+    """Return the second moments of ``sum_i w_i x_i``.
 
     ``apart(x, y)`` says whether E x y = 0 because of different weights; ``where`` names the sum in
     messages. Raises: FreshnessError if a cross term has no rule.
@@ -61,7 +62,7 @@ def _summed(rows: Sequence[tuple[ChannelPart, ...]]) -> tuple[ChannelPart, ...]:
 
 
 def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
-    """The leaves of a linear combination, with their nonzero amplitudes."""
+    """Return the leaves of a linear combination, with their nonzero amplitudes."""
     amplitude: dict[int, Number] = {}
     known: dict[int, Item] = {}
     queue: list[int] = []

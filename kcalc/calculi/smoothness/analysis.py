@@ -156,7 +156,7 @@ def smoothness(
 
 
 def _up_to(network: Network, node: Node) -> Network:
-    """The part of a network that one output depends on."""
+    """Return the part of a network that one output depends on."""
     needed = {node}
     for name, _, parents in reversed(tuple(network.steps())):
         needed |= set(parents) if name in needed else set()
@@ -232,7 +232,7 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
 
 
 def _residual(loss: Any, level: Any, targets: Any, out: Bound, examples: int) -> float | None:
-    """Log of a bound on N |D gamma| for the mean loss gamma, or None if there is no bound.
+    """Return the log of a bound on N |D gamma| for the mean loss gamma, or None without a bound.
 
     Losses with unbounded slope need the ``level`` or the ``targets``.
     """
@@ -262,7 +262,7 @@ def _layer(
     data: Mapping[Node, np.ndarray | None],
     examples: int,
 ) -> LayerBound:
-    """Bounds on one Affine layer, with its part of the lower bound on lambda(DF)."""
+    """Return bounds on one Affine layer, with its part of the lower bound on lambda(DF)."""
     layer: Any = network.layer(node)
     p, z = rules.sets[node], bounds[network.parents(node)[0]]
     rows = math.log(examples * bounds[node].places) / 2
@@ -294,7 +294,7 @@ def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[f
 
 
 def _smallest(array: np.ndarray) -> float:
-    """The log of the smallest of N singular values of an (N, features) array.
+    """Return the log of the smallest of N singular values of an (N, features) array.
 
     The result is NONE if the rank is below N.
     """
@@ -307,7 +307,7 @@ def _smallest(array: np.ndarray) -> float:
 def _read(
     network: Network, node: Node, data: Mapping[Node, np.ndarray | None]
 ) -> np.ndarray | None:
-    """The data (N, features) that a layer reads, or None if it reads other layers."""
+    """Return the data (N, features) that a layer reads, or None if it reads other layers."""
     factor, parent = 1.0, network.parents(node)[0]
     while len(network.parents(parent)) == 1:
         (_, op, _) = network.operations_of(parent)[-1]

@@ -31,12 +31,12 @@ ONE, NOTHING = Gain(0.0, 0.0), Gain(NONE, NONE)
 
 
 def log(value: float) -> float:
-    """log of a number >= 0, -inf for 0."""
+    """Return the log of a number >= 0; -inf for 0."""
     return math.log(value) if value > 0 else NONE
 
 
 def plus(*logs: Log) -> Log:
-    """The log of a sum."""
+    """Return the log of a sum."""
     total = logs[0]
     for one in logs[1:]:
         total = np.logaddexp(total, one)
@@ -44,13 +44,13 @@ def plus(*logs: Log) -> Log:
 
 
 def root_sum_square(logs: Iterable[Log]) -> Log:
-    """The log of the root of a sum of squares; -inf for an empty sum."""
+    """Return the log of the root of a sum of squares; -inf for an empty sum."""
     found = [2 * one for one in logs]
     return plus(*found) / 2 if found else NONE
 
 
 def largest_eigenvalue(corner: Log, side: Log, end: Log) -> Log:
-    """The log of the largest eigenvalue of [[corner, side], [side, end]], from logs of entries."""
+    """Return the log of the largest eigenvalue of [[corner, side], [side, end]], given as logs."""
     top = np.maximum(np.maximum(corner, side), end)
     safe = np.where(np.isfinite(top), top, 0.0)
     a, b, d = (np.exp(x - safe) for x in (corner, side, end))
@@ -60,7 +60,7 @@ def largest_eigenvalue(corner: Log, side: Log, end: Log) -> Log:
 
 
 def number(logarithm: float) -> float:
-    """The exponential of a logarithm, inf if it overflows."""
+    """Return the exponential of a logarithm, or inf if it overflows."""
     return math.exp(logarithm) if logarithm < 709.78 else math.inf
 
 

@@ -1,10 +1,10 @@
-"""Bounds on singular values of the Jacobian J from every node to the output, by a reversed fold.
+"""Bounds on singular values of the Jacobian J from every node to the output, computed backwards.
 
 ``largest`` >= |J|; ``smallest`` <= inf |J^T v| over unit vectors v at the output, which is 0 if the
 output has more entries than the node. With this definition, the product of the ``smallest`` of
 several Jacobians is a lower bound on the ``smallest`` of their product. A sum of Jacobians along
 several paths, with lower bounds s_i and upper bounds g_i, has ``smallest >= max_i (s_i - sum_{j !=
-i} g_j)``. The lower bound is 1 - |Jg| for a residual block x + g. Bounds multiply at nodes that
+i} g_j)``. For a residual block x + g, the lower bound is 1 - |Jg|. Bounds multiply at nodes that
 every path crosses.
 """
 
@@ -33,7 +33,7 @@ def either(one: Gain, two: Gain) -> Gain:
 
 
 def _less(a: float, b: float) -> float:
-    """log(e^a - e^b), -inf if that is not positive."""
+    """Return log(e^a - e^b), or -inf if the difference is not positive."""
     return a + math.log(-math.expm1(b - a)) if a > b else NONE
 
 
@@ -49,15 +49,15 @@ class PathPiece:
 def backward(
     network: Network, output: Node, own: Mapping[Node, Sequence[Gain]], cuts: Sequence[Node]
 ) -> tuple[dict[Node, Gain], list[PathPiece]]:
-    """({node: bounds on d output / d node}, the pieces between cuts in order).
+    """Return {node: bounds on d output / d node}, and the pieces between cuts in order.
 
-    ``own``: {node: bounds on its Jacobian with respect to each of its inputs}, as :class:`Upper`
-    records them; ``cuts``: the nodes that every path crosses, in order.
+    ``own``: {node: bounds on the node's Jacobian with respect to each of its inputs}, as
+    :class:`Upper` records them; ``cuts``: the nodes that every path crosses, in order.
     """
     crossed = frozenset(cuts)
 
     def sent(op: Primitive, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
-        """Return bounds on the Jacobian from each node read to the next of the ``cuts``."""
+        """Return bounds on the Jacobian from each parent of ``node`` to the next cut."""
         after = ONE if node in crossed else message
         return [NOTHING if after.largest == NONE else after * gain for gain in own[node]]
 

@@ -86,7 +86,7 @@ class Convolutions:
     weights: ConvolutionWeights
 
     def emitted(self, op: P.Fresh, node: Node, below: Channels) -> Channels:
-        """The state of the output of new weights."""
+        """Return the state of the output of new weights."""
         window = self.forms.places[node].window
         assert isinstance(window, TapWindow)
         if not op.one_tap:
@@ -111,7 +111,7 @@ class Convolutions:
     def _constant(
         self, op: P.Fresh, node: Node, below: Channels, many: bool
     ) -> list[tuple[float, Array, Array]]:
-        """Terms ``sign v1 v2`` that an Affine adds to the covariance in addition to its taps.
+        """Return the terms ``sign v1 v2`` that an Affine adds to the covariance besides its taps.
 
         Biases have sign 1, and the subtracted means of standardised weights have sign -1. v1 and
         v2, (..., P), belong to the two images. ``many``: whether there are several input channels.
@@ -208,7 +208,7 @@ class Convolutions:
     def _own(
         self, op: P.Fresh, node: Node, below: Channels, gap: Jet, q1: Array, q2: Array
     ) -> Array:
-        """The kernel of a layer's parameters, divided by sqrt(q1 q2) of its output."""
+        """Return the kernel of a layer's parameters, divided by sqrt(q1 q2) of its output."""
         weights, biases = op.trains
         if self.weights.fan_in is None:
             whole = 1 - gap.value

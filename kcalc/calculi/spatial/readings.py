@@ -14,7 +14,7 @@ SPATIAL = ("delta", "exact")
 
 
 def c_map(network: Network, assume_independent: bool, **options: Any) -> SpatialKernelMap:
-    """:func:`kcalc.c_map` over locations."""
+    """Compute :func:`kcalc.c_map` over the locations of images."""
     shape, weights = _of_images(options)
     return SpatialKernelMap(spatial_reading(network, shape, weights, assume_independent))
 
@@ -26,7 +26,7 @@ def ntk(
     assume_independent: bool,
     **options: Any,
 ) -> SpatialTangentKernel:
-    """:func:`kcalc.ntk` over locations."""
+    """Compute :func:`kcalc.ntk` over the locations of images."""
     shape, weights = _of_images(options)
     widths = None if parameterization == "ntk" else tap_widths(network, features)
     return SpatialTangentKernel(

@@ -25,7 +25,7 @@ BALL_DIGITS = 120
 
 
 def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
-    """The products that, as multisets of factors, no other product contains, longest first.
+    """Return the products whose factors no other product contains as a multiset, longest first.
 
     A product that another product contains can be dropped: the quotient of the two is a product of
     slope polynomials, which is >= 1 for psi >= 1.
@@ -66,7 +66,7 @@ def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]
 
 
 def dominates(upper: Any, lower: Any) -> bool:
-    """True if it is proven that ``upper >= lower`` for all ``psi >= 1``.
+    """Whether it is proven that ``upper >= lower`` for all ``psi >= 1``.
 
     The arguments are python-flint polynomials in ``t = psi - 1`` (one t, or one per slope symbol).
     There are two ways to prove the inequality. Either all coefficients of the difference are >= 0.
@@ -95,7 +95,7 @@ def dominates(upper: Any, lower: Any) -> bool:
 
 
 def expanded(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | None:
-    """Products as python-flint polynomials in ``t = psi - 1``.
+    """Return products as python-flint polynomials in ``t = psi - 1``.
 
     The result is None if they are not polynomials in one symbol, or if they are too long.
     """
@@ -139,7 +139,7 @@ def _of_several_symbols(factors: Factors, monomials: Sequence[Monomial]) -> list
 def _power(
     factors: Factors, needed: Sequence[int], symbol: int, monomials: Sequence[Monomial]
 ) -> list[int]:
-    """The degrees of products in a single symbol."""
+    """Return the degrees of products in a single symbol."""
     degrees: dict[int, int] = {}
     for k in needed:
         entry = factors.table[k]

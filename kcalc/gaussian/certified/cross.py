@@ -294,7 +294,7 @@ def _rate(
 def _norm(
     what: str, phi: Any, q: Ball, order: int, field: BallField, weight: tuple[Any, ...] = (1,)
 ) -> Ball:
-    """Return a bound on sqrt(E w(z) phi^(order)(u)^2); ``weight`` are the coefficients of w."""
+    """Return a bound on sqrt(E w(z) phi^(order)(u)^2); ``weight`` lists w's coefficients."""
     factor = (certified(phi, q, field, order), q.sqrt())
     text = f"E ({what})^2 at q = {q.str(6, radius=False)}"
     return expect([factor, factor], field.bits, weight, text).abs_upper().sqrt()

@@ -146,7 +146,8 @@ class Plane:
     ) -> list[tuple[Growth, float]]:
         """Return the growth bounds of the factors, as functions of a only or of b only.
 
-        (1 + r|Aa + Bb|)^p is bounded by a product, and so is exp(G z^2) if both G r^2 are equal.
+        (1 + r|Aa + Bb|)^p is bounded by a product, and so is exp(G z^2) if G r^2 is the same for
+        both factors.
         """
         chosen = [self.factors[i] for i in which]
         gauss = max(f.growth.gauss * upper(r) ** 2 for f, r in chosen)

@@ -1,8 +1,8 @@
 """Proven extreme values of derivatives of smooth pieces on intervals, by branch and bound.
 
-Each cell is bounded by its ends if the next derivative has one sign, else by the mean value
-theorem. Cells are split until the bound is within 1e-9 (relative) of an attained value, or until
-the budget is spent. The bound is valid in either case.
+Each cell is bounded by the values at its ends if the next derivative has one sign, and otherwise by
+the mean value theorem. Cells are split until the bound is within 1e-9 (relative) of an attained
+value, or until the budget is spent. The bound is valid in either case.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class RoughZone:
         return np.exp(found) if self._alike(order) else found / theta ** self._power(order)
 
     def _alike(self, order: int | None) -> bool:
-        """Whether the values are the drop for a single function, which is positive."""
+        """Whether the values are drops for phi = psi, which are positive."""
         return order is None and self.sides[0] == self.sides[1]
 
     def _power(self, order: int | None) -> float:

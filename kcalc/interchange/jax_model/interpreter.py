@@ -95,7 +95,7 @@ def _bound(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _described(eqn: Any, reads: Any) -> list[Any]:
-    """Return a jaxpr's debug info as a list, empty for JAX versions that do not need it."""
+    """Return a list with a jaxpr's debug info, or [] for JAX versions that do not need it."""
     from jax.extend import core
 
     kind = getattr(core, "DebugInfo", None)
@@ -149,7 +149,7 @@ def _like(x: Any, eqn: Any) -> Any:
 
 
 def _with_parts(eqn: Any, parts: Any) -> Any:
-    """Return a copy of an equation that calls edited jaxprs."""
+    """Return a copy of an equation, with the jaxprs that it calls replaced by edited ones."""
     params = dict(eqn.params)
     for part, edits in parts:
         key = key_of(eqn, part)

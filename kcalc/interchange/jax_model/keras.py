@@ -101,7 +101,10 @@ def _paths(variables: list[Any], root: str) -> list[str]:
 
 
 def _example(model: Any) -> Any:
-    """Return the input shapes for two examples if the model declares its inputs."""
+    """Return the input shapes that a model declares, for a batch of two examples.
+
+    Raises: KcalcError if the model declares no inputs, or if a shape is not fixed.
+    """
     import jax
     import keras
 
@@ -150,7 +153,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
 
 
 def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a layer's call leave a mark while kcalc reads the model.
+    """Wrap the call of a layer so that it leaves a mark while kcalc reads the model.
 
     The original call runs if there is a mask, and on other backends or in other threads.
     """

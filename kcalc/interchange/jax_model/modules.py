@@ -1,7 +1,7 @@
 """Copies of JAX models that run the user's code with some calls edited.
 
-Each function takes a function or module, the tree of its new parameters, the edited calls as
-{place: action}, and the removed normalisation and dropout modules as {module: whether its bias
+The functions below take a JAX function or module, the tree of its new parameters, the edited calls
+as {place: action}, and the removed normalisation and dropout modules as {module: whether its bias
 stays}. A copied module is an instance of a subclass with the same name, so it has the methods,
 fields and state of the user's class.
 """
@@ -29,7 +29,7 @@ class EditedFunction:
         self.function, self.calls = function, calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the function with its edits."""
+        """Call the function with its edits, and return the result."""
         return edited_call(self.function, self.calls, args, kwargs)
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ def _again(maker: Any, *arguments: Any) -> Any:
 
 
 def with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
-    """Add a bias along an axis, or a bias with the shape of the array."""
+    """Add a bias that has one entry per index of ``axis``, or the shape of the array."""
     if bias is None:
         return x
     if bias.ndim == 1:

@@ -23,9 +23,10 @@ FAR = 16  # a written-out softmax has at most this many operations
 
 
 def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
-    """Turn every written-out softmax or log_softmax into one NotRead.
+    """Replace every written-out softmax or log_softmax with a single operation.
 
-    The NotRead replaces the last operation of the softmax and takes its name.
+    This operation, a Softmax or a NotRead, replaces the last operation of the written-out softmax
+    and takes its name.
     """
     ops = dict(ops)
     for name in list(ops):

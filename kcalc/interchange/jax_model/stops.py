@@ -47,7 +47,7 @@ def trained(name: str, values: Iterable[KnownArray]) -> bool | str:
 
 
 def still(x: Any) -> Any:
-    """Stop the gradient of an expression; comparisons have none and stay unchanged."""
+    """Stop the gradient of an expression; comparisons have no gradient and stay unchanged."""
     return Still(x) if hasattr(x, "is_number") and not hasattr(x, "rel_op") else x
 
 

@@ -85,7 +85,7 @@ class Context:
         return [replace(constant(array, parameter), maker=node) for array in arrays]
 
     def shapes_of(self, node: Node) -> list[Found]:
-        """Return (shape, kind) of every output of a node that no rule reads."""
+        """Return (shape, kind) for every output of a node whose operator has no rule."""
         return shapes_of(node)
 
     def further_output(self, node: Node, first: Value, index: int) -> Value:

@@ -51,7 +51,7 @@ def split(node: Node) -> Made:
 
 @rule("Slice")
 def sliced(node: Node) -> Made:
-    """Read Slice with constant bounds axis by axis; it does nothing if it takes all entries."""
+    """Read Slice with constant bounds axis by axis; a slice of all entries does nothing."""
     x = node.value(0)
     starts, ends = node.constants(1, "starts"), node.constants(2, "ends")
     axes, steps = node.constants(3, "axes"), node.constants(4, "steps")

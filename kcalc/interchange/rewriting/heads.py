@@ -373,7 +373,7 @@ class _Heads(MixingPlacement):
             self.ops[name] = old.moved(made.shape, made.name)
 
     def _behind(self, core: AttentionCore, layer: Linear, made: Attention, tokens: int) -> None:
-        """Make a layer that reads (tokens, examples, ...) read (examples, tokens, ...) instead.
+        """Change the input of a layer from (tokens, examples, ...) to (examples, tokens, ...).
 
         The following operations, up to the operation that restores the order of axes, are dropped.
         """

@@ -1,4 +1,4 @@
-"""Find the position of a token mixing among a model's operations.
+"""Find where an operation that mixes tokens belongs among a model's operations.
 
 The mixing is moved out of the reshapes that split the channels into heads. The result is compared
 with the model on random numbers.
@@ -33,7 +33,7 @@ class MixingPlacement(TraceEditor):
         self.facts = DoubleEvaluation(self.ops, {}, lambda _: None)
 
     def _placed(self, core: Mixed) -> bool:
-        """Insert a Mixed where the channels are not split; return False if there is no place."""
+        """Insert a Mixed where the channels are not split; return False if this is impossible."""
         channels = self.axes.get(core.reads[0])
         self.ops[core.name] = core
         if (
@@ -54,8 +54,8 @@ class MixingPlacement(TraceEditor):
     def _upward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
         """Yield (array, layer or None) for the arrays from which the values can be computed.
 
-        The values of attention follow from the array by the layer, if any, and by rearranging
-        entries.
+        The values of attention are obtained from the array by applying the layer, if any, and
+        rearranging entries.
         """
         layer: Linear | None = None
         while True:
@@ -71,7 +71,7 @@ class MixingPlacement(TraceEditor):
     def _downward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
         """Yield (array, layer or None) for the arrays that can be computed from the mixed values.
 
-        The array follows from the values by rearranging entries and by the layer, if any.
+        The array is obtained from the values by rearranging entries and applying the layer, if any.
         """
         layer: Linear | None = None
         readers = self.readers()

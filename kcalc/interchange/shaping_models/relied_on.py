@@ -109,7 +109,7 @@ def _complements(network: Network) -> dict[Node, str]:
 
 
 def _origin(network: Network, node: Node) -> Node:
-    """Return the node that computed the values, skipping nodes that pass them on."""
+    """Return the node that computed the values, skipping nodes that pass them on unchanged."""
     while (layer := network.layer(node)).passes or isinstance(layer, L.Scale):
         (node,) = network.parents(node)
     return node

@@ -73,11 +73,12 @@ class Through:
 class LoggedCall:
     """A call to a PyTorch function, or to a module of the model (then ``function`` is None).
 
-    ``levels``: the modules around it, innermost first; a call to a module starts with this module.
-    ``reads``: {slot of an argument: the call result that is passed there}; ``writes``: the slot of
-    the argument that it writes into. ``single``: whether it returns one array; ``shapes``: the
-    shapes of its results, None if they depend on the data. ``begin``, ``end``: the range of calls
-    made inside. ``through``: the PyTorch function between the user's code and the call.
+    ``levels``: the modules around the call, innermost first, beginning with the called module if
+    there is one. ``reads``: {slot of an argument: the call result that is passed there};
+    ``writes``: the slot of the argument that the call writes into. ``single``: whether the call
+    returns one array; ``shapes``: the shapes of the results, None if they depend on the data.
+    ``begin``, ``end``: the range of the calls made inside this call. ``through``: the PyTorch
+    function between the user's code and the call.
     """
 
     function: Any

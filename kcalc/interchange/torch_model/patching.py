@@ -69,7 +69,7 @@ class _Function:
     the call enters}; ``given``: {site: argument of the call that is the edited function, None if it
     is the called function}; ``root``: whether modules run this function as their ``forward``;
     ``helper``: whether edited calls enter it; ``home``: None for functions in the user's files,
-    else the class for which it is copied, or a library module.
+    else the class for which the function is copied, or a library module.
     """
 
     function: Any

@@ -155,8 +155,8 @@ def _tensors(arguments: Call) -> list[Any]:
 def _mark_dropout(model: Any, walker: Walker, arguments: Call | None) -> None:
     """Mark dropout that stays active in evaluation mode.
 
-    ``nn.Dropout`` follows the mode of the model. If the model is in training mode, other dropout is
-    compared, by the place of its call, with a run in evaluation mode.
+    ``nn.Dropout`` follows the mode of the model. If the model is in training mode, kcalc also runs
+    it in evaluation mode, and marks any other dropout call whose place drops entries in that run.
     """
     dropping = walker.dropping
     if arguments is not None and model.training:

@@ -27,7 +27,7 @@ OTHERWISE = "{} uses `{}` in this call, but computes it differently in training"
 
 
 def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
-    """Return why arguments other than a call's data differ in training, else ""."""
+    """Return why an argument of a call, other than its data, differs in training, else ""."""
     if getattr(call.function, "__name__", "") in NORMS:
         return ""
     frames = call.levels[0].frames if call.levels else ()

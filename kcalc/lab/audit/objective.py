@@ -33,9 +33,9 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
 
     If the result has a ``loss``, the objective is this loss. For logits, it is the cross entropy
     with random labels. Logits are tensors named ``logits``. The only tensor in a result also counts
-    if ``classes`` says that its last axis comes from a readout and this axis has at least ten
-    entries; a shorter axis may contain regression targets. For other results, the objective is the
-    mean product of the result with normal random numbers.
+    as logits if ``classes`` says that its last axis comes from a readout and this axis has at least
+    ten entries; a shorter axis may contain regression targets. For other results, the objective is
+    the mean product of the result with normal random numbers.
 
     Raises: KcalcError if the result has no differentiable tensor.
     """

@@ -37,9 +37,10 @@ class Kernel:
 
 
 def kernel(network: Network, **tokens: Any) -> Kernel:
-    """Return the kernel of a network. With ``tokens``, there are no eigenvalues.
+    """Return the kernel of a network.
 
-    The eigenvalues are for inputs that are single vectors.
+    With ``tokens``, there are no eigenvalues, because they are defined for inputs that are single
+    vectors.
 
     Raises: KcalcError if the network has no kernel or several outputs.
     """

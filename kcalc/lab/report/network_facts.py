@@ -208,8 +208,8 @@ def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
 def _nearest(refused: Shaped, network: Network) -> Shaped:
     """Return the network shaped by DKS with a zeta close to the smallest reachable one.
 
-    This replaces ``refused``, a shaping that failed because slopes add up in products and the usual
-    zeta cannot be reached. If no zeta works, the result is ``refused`` itself.
+    This replaces ``refused``, a shaping that failed because slopes add in products, so that the
+    usual zeta cannot be reached. If no zeta works, the result is ``refused`` itself.
     """
     if not network.nodes_of(L.Product):
         return refused

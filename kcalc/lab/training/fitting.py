@@ -31,7 +31,7 @@ class Trainer:
     def check(self, split: Split) -> None:
         """Check that the model and the batch size fit the split.
 
-        Raises: KcalcError if not.
+        Raises: KcalcError if they do not.
         """
         self.steps.check(split)
         batches(0, split.train, self.settings.batch_size, 0, 1)

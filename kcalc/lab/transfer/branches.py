@@ -25,7 +25,7 @@ class Branch:
 
     ``sum`` is the node that adds the branch to the stream, and ``slot`` is the branch's position
     among the inputs of that node. ``inside`` contains the nodes of the branch. ``last`` is the node
-    of the weights that end it, or None if it does not end in weights.
+    of the weights that end the branch, or None if the branch does not end in weights.
     """
 
     sum: Node

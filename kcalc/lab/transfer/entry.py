@@ -53,8 +53,9 @@ def transfer(
         ``torch.optim``. "adamh" and "muonh" keep the norm of hidden weights constant. "shampoo" has
         no grafting; "shampoo-adamw" and "shampoo-sgd" use the norm of AdamW's or SGD's step.
     base
-        The smaller network or model. For a function, its argument, such as 64 or ``{"width": 64,
-        "depth": 4}``. For a network with open widths, its width, or None for symbolic results.
+        The smaller network or model. For a function, the argument that builds the smaller model,
+        such as 64 or ``{"width": 64, "depth": 4}``. For a network with open widths, its width, or
+        None for symbolic results.
     to
         For a function, the argument that builds the larger model, such as 1024. For a network with
         open widths, the larger width.

@@ -65,8 +65,9 @@ class Program:
     """The operations of a model, matched with the operations of its base.
 
     ``parameters`` is {array: name}. ``inputs`` and ``outputs`` are arrays. ``constants`` is {array:
-    the power of the ratios by which its values differ from the base}. ``axes`` gives the axes of
-    all these arrays, and ``whole`` the integer arrays among them. ``ratios`` is {symbol: ratio}.
+    the power of the ratios by which its values differ from those in the base}. ``axes`` contains
+    the axes of all these arrays, and ``whole`` lists the integer arrays among them. ``ratios`` is
+    {symbol: ratio}.
     """
 
     steps: tuple[Step, ...]

@@ -129,8 +129,8 @@ class Fold:
     def settle(self, step: Step, x: Value, place: str = "") -> Power:
         """Return the factor that gives the input of a function size 1, and record the factor.
 
-        Unless a function is homogeneous, its shape on the typical range of inputs depends on their
-        size. ``place`` is the array to multiply, if it is not the input of the step.
+        Unless a function is homogeneous, its shape on the typical range of its inputs depends on
+        their size. ``place`` is the array to multiply, if it is not the input of the step.
         """
         if self.setting.order.alike(x.of, ONE) or not x.real:
             return ONE

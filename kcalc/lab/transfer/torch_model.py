@@ -40,7 +40,7 @@ def torch_transfer(
     axes: tuple[str, ...] | None,
     chosen: Options,
 ) -> Transfer:
-    """Return the rules for a ``torch.nn.Module``, grown from a base.
+    """Return the rules for a ``torch.nn.Module`` that is a larger version of a base.
 
     Raises: KcalcError for other objects, for models that cannot be read, and for parameters whose
     place in the network is unknown.
@@ -131,7 +131,7 @@ def _by_network(
 ) -> Transfer:
     """Return the rules that follow from kernel-calculus networks, which also cover depth.
 
-    Raises: KcalcError, NotInNetwork and NoRule if a program may give rules instead.
+    Raises: KcalcError, NotInNetwork or NoRule if the rules may follow from a program instead.
     """
     small, large = readings
     for network in (small.network, large.network):

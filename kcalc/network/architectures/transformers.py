@@ -562,7 +562,10 @@ def _norm(norm: Any) -> Callable[[], L.Layer]:
 
 
 def _named(given: Any, what: str, known: Collection[str]) -> dict[str, Any]:
-    """Check that a mapping has only known names; None gives {}. Raises: KcalcError otherwise."""
+    """Return a mapping after checking its names, or {} for None.
+
+    Raises: KcalcError if a name is unknown.
+    """
     table = {} if given is None else dict(mapping(given, what))
     for name in table:
         choice(name, what, known)
