@@ -70,7 +70,7 @@ class PairMoments(SecondMoments):
         return joint
 
     def own(self, m: Moments) -> Any:
-        """The second moments of a single feature map."""
+        """Return the second moments of a single feature map."""
         if np.ndim(m.q1) < 2 or isinstance(m.q1, Jet) or isinstance(m.q2, Jet):
             return super().own(m)
         return OwnPart(m, self.geometric)

@@ -283,7 +283,7 @@ def recipe(subject: Subject) -> Iterator[Finding]:
 
 
 def _by_value(subject: Subject, name: str, expected: float) -> bool:
-    """Return whether a recipe's number is the value of every entry of a parameter, not a sigma.
+    """Return whether a recipe's number is the value of a parameter's entries, not their sigma.
 
     This is the case if the number is 0, and for constant parameters other than weights and tables
     (LayerScale, gates, gains).

@@ -74,7 +74,7 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
 
 
 def _scaled_from(value: Value, by_value: dict[int, Value]) -> Value | None:
-    """Return the contraction that was scaled by constants or weights to a value, or None."""
+    """Return the contraction from which scaling by constants or weights made a value, or None."""
     while value.index not in by_value:
         same = [v for v in value.data if v.tensor.shape == value.tensor.shape]
         if value.op not in VIEWS | {"mul", "div"} or len(same) != 1:
