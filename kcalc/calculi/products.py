@@ -1,7 +1,7 @@
 """Cross moments ``E a_i b_j`` of two atoms a, b at two inputs i, j.
 
-The cross moment of a Gaussian and an activation follows from Stein's formula, and that of two
-activations is a two-dimensional Gaussian expectation. For products of independent factors,
+The cross moment of a Gaussian and an activation follows from Stein's formula. The cross moment of
+two activations is a two-dimensional Gaussian expectation. For products of independent factors,
 ``E (f g)(f' g') = E f f' E g g'``, where f, f' are independent of g, g'. A factor that shares no
 weights with the other atom contributes its mean.
 """
@@ -75,7 +75,7 @@ class Products:
         return sorted(found, key=lambda pair: pair[0].age + pair[1].age)
 
     def _asked(self, a: Atom, b: Atom) -> list[tuple[Atom, Atom]]:
-        """Return the pairs of atoms that the rule for a and b needs; none for single terms."""
+        """Return the pairs of atoms whose cross moments the rule for a and b needs."""
         if a.live or b.live:
             return [(a.live or a, b.live or b)]
         if not a.support & b.support or a.patched or b.patched:

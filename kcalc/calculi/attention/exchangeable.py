@@ -80,9 +80,10 @@ class TokenState:
 
 
 def unlike(op: P.Primitive | None, tokens: int) -> str:
-    """Describe how a primitive distinguishes the tokens of a sequence of ``tokens`` tokens.
+    """Describe how a primitive distinguishes the tokens of a sequence.
 
-    The text is empty if the primitive does not distinguish them.
+    The text is empty if the primitive does not distinguish them. ``tokens`` is the number of
+    tokens.
     """
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""

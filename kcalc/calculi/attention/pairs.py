@@ -57,7 +57,7 @@ class OwnPart:
 
 
 class PairMoments(SecondMoments):
-    """:class:`SecondMoments` with few passes over the pairs."""
+    """:class:`SecondMoments`, computed with few passes over the pairs."""
 
     def geometric(self, a: Number, b: Number) -> Number:
         """Return ``sqrt(a) sqrt(b)``, a column times a row; exactly ``a`` on the diagonal."""

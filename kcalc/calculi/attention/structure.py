@@ -28,8 +28,8 @@ def over_tokens(
 ) -> Any:
     """Return kernel maps over tokens of one sequence, or of two sequences if ``paired``.
 
-    ``own()`` makes the calculus for two tokens of one sequence, and ``make(uniform)`` makes the
-    calculus for two sequences. ``calculus`` joins them.
+    ``own()`` creates the calculus for two tokens of one sequence, and ``make(uniform)`` creates the
+    calculus for two sequences. ``calculus`` combines them.
     """
     kernels: dict[str, Any] = {Relation.FIRST_INPUT: own()}
     if paired:

@@ -68,9 +68,9 @@ def with_error(value: float | None, error: float | None) -> str:
 class SampledValues(Keyed[SampledValue], Tabled, Approximable):
     """{node: :class:`SampledValue`} for a network with sampled attention.
 
-    Covariances are arrays (sequences, tokens, sequences, tokens): the mean over channels of the
-    products at two tokens. For large networks over many tokens, only the covariances of the outputs
-    are kept.
+    Covariances are arrays (sequences, tokens, sequences, tokens). An entry is the mean over
+    channels of the product of the values at two tokens. For large networks over many tokens, only
+    the covariances of the outputs are kept.
 
     Attributes
     ----------

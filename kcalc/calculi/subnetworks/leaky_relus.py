@@ -121,7 +121,7 @@ class MaximalCValue:
         Parameters
         ----------
         target
-            The value to reach.
+            The value to reach, in (0, 1).
 
         Returns
         -------

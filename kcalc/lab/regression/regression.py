@@ -86,7 +86,10 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
 
 
 class KernelRegression(Shown):
-    """A fitted kernel regression; see :func:`kernel_regression`. JAX inputs give JAX outputs."""
+    """A fitted kernel regression; see :func:`kernel_regression`.
+
+    For JAX inputs, the outputs are JAX arrays.
+    """
 
     ridge_name = "ridge"
 

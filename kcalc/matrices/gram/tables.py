@@ -1,6 +1,6 @@
 """Tables of kernels as functions of the gap.
 
-The NNGP and the tangent kernel share an interval index. Each takes one gather and one Horner pass.
+The NNGP and the tangent kernel share an interval index. Each needs one gather and one Horner pass.
 
 As in :mod:`kcalc.fields.tables.dyadic`, the distance w to c = 1 or c = -1, whichever is nearer, is
 divided into octaves, which are divided into equal intervals. The leading bits of w are the index,
