@@ -257,7 +257,7 @@ class ScalingBackward:
         return ChannelPart(part.channels, level, pairs)
 
     def _largest_part(self, part: ChannelPart, window: Any, parent: Node) -> ChannelPart:
-        """Send the gradient to one location of the window, each with probability 1/k^2."""
+        """Send the whole gradient to one location of the window, each with probability 1/k^2."""
         number = window.counts
         level = part.level.mapped(lambda values: spread(window, values / number))
         if part.pairs is None or parent not in self.forward.pairs:

@@ -104,11 +104,10 @@ def fixup(subject: Subject) -> Expected:
 def t_fixup(subject: Subject) -> Expected:
     """Return Xavier's sigma, multiplied by a factor that depends on the depth N.
 
-    The factor is .67 N^-1/4 in an encoder and (9N)^-1/4 in a decoder.
-
-    It applies to values, outputs and MLPs. Layers of a stream that reads another stream belong to a
-    decoder. Tables of a model with a decoder have sigma width^-1/2 (9N)^-1/4. Queries
-    and keys are left out, because their gain is 1 in the paper and 2^-1/2 in the authors' code.
+    The factor is .67 N^-1/4 in an encoder and (9N)^-1/4 in a decoder. It applies to values, outputs
+    and MLPs. Layers of a stream that reads another stream belong to a decoder. Tables of a model
+    with a decoder have sigma width^-1/2 (9N)^-1/4. Queries and keys are left out, because their
+    gain is 1 in the paper and 2^-1/2 in the authors' code.
     [Huang et al. 2020, section 3.2]
     """
     expected: Expected = {}

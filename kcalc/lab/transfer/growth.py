@@ -384,9 +384,9 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
 class _Form:
     """The function that an operation without weights computes, regardless of array sizes.
 
-    ``key`` identifies the function and its numerical arguments. ``unbiased`` identifies them without
-    the factors sqrt(1 - 1 / n), which tend to 1. Such a factor comes from a hand-written norm with
-    the unbiased standard deviation ``h.std()`` of n channels.
+    ``key`` identifies the function and its numerical arguments. ``unbiased`` identifies both
+    without the factors sqrt(1 - 1 / n), which tend to 1. Such a factor comes from a hand-written
+    norm with the unbiased standard deviation ``h.std()`` of n channels.
     """
 
     key: tuple[Any, ...]
