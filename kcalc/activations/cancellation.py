@@ -50,9 +50,9 @@ def kept(piece: sp.Expr) -> sp.Expr:
 
 
 class _Kept(Rewriting):
-    """Rewrite with expm1 and log1p.
+    """Rewriter that introduces expm1 and log1p.
 
-    Branches that write the same function in two ways to avoid overflow stay separate.
+    Branches that express the same function in two ways to avoid overflow remain separate.
     """
 
     def visit(self, expr: Any) -> Any:

@@ -35,7 +35,7 @@ def expectation(f: Any, q: Any = 1) -> float | sp.Expr | Array:
     Returns
     -------
     float | sp.Expr | Array
-        The expectation in float64, with the shape of ``q``. A symbolic q gives a SymPy expression,
+        The expectation in float64, with the shape of ``q``. For a symbolic q, a SymPy expression,
         or an undefined function M_f(q) if there is no closed form.
 
     Raises

@@ -435,7 +435,7 @@ def _at_one_pair(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
-    """Return dC/dq1 from the closed form at a jet in q1, or None if the result is not finite."""
+    """Evaluate the closed form at a jet in q1 and return dC/dq1, or None if it is not finite."""
     with np.errstate(all="ignore"):
         series = phi._closed_gap(
             1 - c, Jet.variable(np.full(c.shape, q1), 1), np.full(c.shape, q2), JetField(NUMPY)

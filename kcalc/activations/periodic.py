@@ -149,7 +149,7 @@ def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
     w
         The frequency, a number > 0.
     name
-        The printed name; None derives one.
+        The printed name; by default, it is derived from the constants.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def gaussian(a: Any = 1, name: str | None = None) -> Activation:
     a
         A number > 0.
     name
-        The printed name; None derives one.
+        The printed name; by default, it is derived from the constants.
 
     Returns
     -------
@@ -320,7 +320,7 @@ def snake(a: Any = 1, name: str | None = None) -> Activation:
     a
         A number > 0.
     name
-        The printed name; None derives one.
+        The printed name; by default, it is derived from the constants.
 
     Returns
     -------

@@ -97,8 +97,8 @@ class RectifiedPower(Closed):
     def _derivative(self, k: int, order: int, gap: Number, field: Field) -> Number:
         """Return the derivative of C_k with the given order.
 
-        It is k^2/(2k-1) times the derivative of C_(k-1) of the next lower order; the recursion ends
-        with C_0' = 1/(pi sin t).
+        It is k^2/(2k-1) times the derivative of C_(k-1) with order ``order - 1``. The recursion
+        ends with C_0' = 1/(pi sin t).
         """
         if order == 0:
             return 1 - self._gaps(gap, field)[k]

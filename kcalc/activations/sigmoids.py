@@ -98,7 +98,7 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
     a
         A number > 0.
     name
-        The printed name; None derives one.
+        The printed name; by default, it is derived from the constants.
 
     Returns
     -------
@@ -118,7 +118,10 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
 
 
 def sigmoid(argument: sp.Expr) -> sp.Expr:
-    """Return 1/(1 + exp(-argument)), accurate on both sides of 0, if argument has the sign of X."""
+    """Return 1/(1 + exp(-argument)) in a form that is accurate on both sides of 0.
+
+    ``argument`` must have the same sign as X.
+    """
     w, v = sp.exp(argument), sp.exp(-argument)
     return sp.Piecewise((w / (1 + w), X < 0), (1 / (1 + v), True))
 

@@ -82,7 +82,7 @@ def as_sum(candidate: Activation) -> TermSum | None:
 
 @lru_cache(maxsize=256)
 def _split(expr: sp.Expr) -> tuple[Terms, Mapping[sp.Expr, sp.Expr]] | None:
-    """Return (the terms, {b: coefficient of erf(b x)}); None for other expressions."""
+    """Return (terms, {b: coefficient of erf(b x)}), or None for expressions of another form."""
     if expr.has(sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside):
         return None
     if _terms(expr) > MOST_EXPANDED:
@@ -127,7 +127,7 @@ def _terms(expr: Any) -> int:
 
 
 def _term(term: sp.Expr) -> tuple[int, sp.Expr, sp.Expr] | None:
-    """Return (n, rate, coefficient) of a term coefficient x^n e^(rate x); None for other terms."""
+    """Return (n, rate, coefficient) for a term ``coefficient x^n e^(rate x)``, otherwise None."""
     power, rate, coefficient = 0, sp.S.Zero, sp.S.One
     for factor in sp.Mul.make_args(sp.powsimp(term)):
         if not factor.has(X):

@@ -63,7 +63,7 @@ def refuse_traced(what: str, tree: Any) -> None:
 def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
     """Raise KcalcError unless all inputs have the same leading axes.
 
-    ``axes`` gives the number of axes of one example for each input.
+    ``axes`` contains the number of axes of one example for each input.
     """
     leading = {
         node: tuple(array.shape[: array.ndim - axes[node]]) for node, array in arrays.items()

@@ -1,6 +1,6 @@
 """Distributions of initial weights.
 
-An initialiser gives the variance of an entry (``variance``, for sigma_w = 1) and a fixed factor
+An initialiser defines the variance of an entry (``variance``, for sigma_w = 1) and a fixed factor
 that multiplies the weights (``multiplier``). It turns standard normals into *unit* weights, whose
 nonzero entries have mean square 1. A parameterization decides whether the size of the weights goes
 into the draw or into a factor.

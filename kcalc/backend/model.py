@@ -316,7 +316,7 @@ class Model(Shown):
     def measuring(self) -> Iterator[None]:
         """Return a context like :meth:`precision` that also makes matrix products accurate.
 
-        By default, GPUs may round the factors of float32 products to 10 bits.
+        By default, GPUs may round the operands of float32 matrix products to 10 mantissa bits.
         """
         import jax
 
@@ -421,7 +421,7 @@ class Model(Shown):
         return self._plan_of({node: self._stated(node) for node in self.network.inputs})
 
     def _stated(self, node: Node) -> Shape:
-        """Return the shape of one example, from the layer and the options of the model."""
+        """Return the shape of one example, as specified by the layer or the model options."""
         layer: Any = self.network.layer(node)
         channels = layer.features or self.features.get(node, self.default_features)
         if channels is None:
@@ -612,7 +612,7 @@ class Trainable(Protocol):
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """Return the network to train, and its nodes with mirrored initial weights."""
+        """Return the network to train, and the nodes whose initial weights are mirrored."""
         ...
 
 

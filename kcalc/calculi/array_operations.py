@@ -103,7 +103,7 @@ def axis_padding(size: int, window: int, stride: int, padding: Any) -> tuple[int
 
 
 def reach(window: Extent, dilation: Extent) -> Extent:
-    """Number of positions from the first tap to the last, per axis."""
+    """Return the number of positions from the first tap to the last, per axis."""
     rows, columns = ((k - 1) * d + 1 for k, d in zip(window, dilation, strict=True))
     return rows, columns
 
@@ -117,7 +117,7 @@ def window_padding(
 
 
 def window_outputs(locations: Extent, window: Extent, stride: Extent, padding: Any) -> Extent:
-    """The number of outputs per axis; <= 0 if the window does not fit."""
+    """Return the number of outputs per axis, which is <= 0 if the window does not fit."""
     sides = window_padding(locations, window, stride, padding)
     rows, columns = (
         (n + low + high - k) // s + 1
@@ -136,7 +136,8 @@ def convolve(
 ) -> Array:
     """Convolve ``x`` with ``weight``.
 
-    ``x``: (..., height, width, channels); ``weight``: (rows, columns, channels / groups, outputs).
+    The shapes are (..., height, width, channels) for ``x`` and
+    (rows, columns, channels / groups, outputs) for ``weight``.
     """
     import jax
 
@@ -159,7 +160,7 @@ def convolve(
 
 
 def continued(images: Array, sides: Sequence[tuple[int, int]], mode: str) -> Array:
-    """Extend images on each side with the ``numpy.pad`` mode ``mode``."""
+    """Pad the sides of images as ``numpy.pad`` does in the given mode."""
     import jax.numpy as jnp
 
     return jnp.pad(images, ((0, 0), *sides, (0, 0)), mode=mode)
@@ -168,8 +169,8 @@ def continued(images: Array, sides: Sequence[tuple[int, int]], mode: str) -> Arr
 def grouped_product(x: Array, weight: Array, groups: int) -> Array:
     """Compute the product ``x W`` separately for each group of channels.
 
-    ``x``: (..., channels); ``weight``: (channels / groups, outputs). Group g produces the g-th part
-    of the outputs.
+    The shapes are (..., channels) for ``x`` and (channels / groups, outputs) for ``weight``. Group
+    g produces the g-th part of the outputs.
     """
     import jax.numpy as jnp
 
@@ -231,7 +232,7 @@ def _windowed(
 
 
 def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> np.ndarray:
-    """Number of image locations in each window, shape (rows, columns, 1)."""
+    """Return the number of image locations in each window, with shape (rows, columns, 1)."""
     inside: list[np.ndarray] = []
     for n, k, s in zip(locations, window, stride, strict=True):
         low, high = axis_padding(n, k, s, padding)
@@ -241,7 +242,7 @@ def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> 
 
 
 def resize_matrix(size: int, factor: Any, place: int, kind: str) -> np.ndarray:
-    """Matrix (outputs, size) that a Resize applies along one axis of an image."""
+    """Return the matrix (outputs, size) that a Resize applies along one axis of an image."""
     count = math.floor(size * float(factor) + 1e-9)
     rows, out = np.arange(count), np.zeros((count, size))
     if kind == "zeros":
@@ -274,7 +275,10 @@ def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -
 
 
 def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
-    """Move channels of images (..., height, width, channels) to positions, or back if ``back``."""
+    """Turn channels into positions or, if ``back``, positions into channels.
+
+    The images have shape (..., height, width, channels).
+    """
     (height, width, channels), (r, s) = x.shape[-3:], factors
     if back:
         parts = x.reshape(*x.shape[:-3], height // r, r, width // s, s, channels)
@@ -286,13 +290,13 @@ def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
 
 
 def _moved(x: Array, order: Sequence[int]) -> tuple[int, ...]:
-    """Axes for a transposition that reorders the last axes and keeps the other axes first."""
+    """Return the axes of a transpose that reorders the last axes and leaves the others first."""
     kept = x.ndim - len(order)
     return (*range(kept), *(kept + axis for axis in order))
 
 
 def sinusoids(count: int, width: int) -> np.ndarray:
-    """Sinusoidal position vectors, (count, width), with mean square 1."""
+    """Return sinusoidal position vectors with mean square 1, as an array (count, width)."""
     angles = np.arange(count)[:, None] * 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)
     return (
         np.sqrt(2)

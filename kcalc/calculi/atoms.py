@@ -100,11 +100,11 @@ class Pair:
 
     @classmethod
     def of(cls, atom: Atom) -> Pair:
-        """The feature map that consists of a single atom."""
+        """Return the feature map that consists of a single atom."""
         return cls(atom.moments, (Term(1, 1, atom),))
 
     def at(self, window: tuple[Any, Any]) -> Pair:
-        """The same feature map in another window of its atoms' channels."""
+        """Return the same feature map for another window of its atoms' channels."""
         return self if self.window == window else replace(self, window=window)
 
     @property
@@ -158,7 +158,7 @@ def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def _total(numbers: list[Number]) -> Number:
-    """The sum of numbers; exactly 0 if floats cancel up to rounding errors."""
+    """Return the sum of numbers; exactly 0 if floats cancel up to rounding errors."""
     total = reduce(add, numbers)
     if all(isinstance(n, float | int) for n in numbers) and abs(total) <= 1e-15 * sum(
         map(abs, numbers)
@@ -168,7 +168,7 @@ def _total(numbers: list[Number]) -> Number:
 
 
 def gaussians(terms: Iterable[Term]) -> list[Atom | None]:
-    """Return the Gaussian of each term without repeats, or None for a term without one."""
+    """Return the distinct Gaussians of the terms, including None if a term has no Gaussian."""
     found = [t.atom if t.atom.gaussian else t.atom.source for t in terms]
     return list({id(atom): atom for atom in found}.values())
 
@@ -201,7 +201,7 @@ def raw_inputs(atoms: Iterable[Atom]) -> list[Atom]:
 
 
 def with_all_below(atoms: Iterable[Atom]) -> list[Atom]:
-    """The atoms and everything they depend on, oldest first."""
+    """Return the atoms and everything they depend on, oldest first."""
     found: set[Atom] = set()
     waiting = list(atoms)
     while waiting:

@@ -1,4 +1,8 @@
-"""Activations in kernel maps: they apply to a Gaussian, fuse with earlier activations, or fail."""
+"""Rules for activations in kernel maps.
+
+An activation is applied to a Gaussian or fused with earlier activations. In all other cases, an
+error is raised.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ class Activations:
         )
 
     def activated(self, phi: Activation, pair: Pair, node: Node) -> Pair:
-        """The feature map phi(f).
+        """Return the feature map phi(f).
 
         f is a centred Gaussian, or a function of one Gaussian with which phi is fused.
         Raises: FreshnessError for any other f, unless ``assume_independent``.

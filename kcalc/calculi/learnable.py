@@ -149,17 +149,17 @@ class LearnableKernel(Shown):
     def __call__(
         self, params: Params, X: Any, Y: Any = None, kind: str = "ntk", uniform: bool | None = None
     ) -> Array:
-        """Return the kernel between the rows of X (N, d) and Y (M, d) as a JAX array; None means X.
+        """Return the kernel between the rows of X (N, d) and Y (M, d) as a JAX array.
 
-        The result has the precision of the data. NumPy float64, NumPy integers and lists are
-        computed and returned in float64, with an error of about 1e-10, whether ``jax_enable_x64``
-        is on or off. The same holds for calls with any JAX float64 array. For NumPy and JAX float32
-        data, the result is float32, with an error of about 1e-4. The same holds for the arguments
-        of a jitted or vmapped function while x64 is off, because JAX has rounded them. Gradients
-        have the type of the argument. If x64 is off, float64 results support reverse-mode
-        differentiation (grad, jacrev, hessian) but not jvp or jacfwd, and JAX rounds later
-        operations on them to float32. :meth:`log_marginal_likelihood` is computed in float64
-        throughout.
+        Y defaults to X. The result has the precision of the data. For NumPy float64 or integer
+        arrays and for lists, it is computed in float64, with an error of about 1e-10, whether
+        ``jax_enable_x64`` is on or off. The same holds for calls with any JAX float64 array. For
+        NumPy and JAX float32 data, the result is float32, with an error of about 1e-4. The same
+        holds for the arguments of a jitted or vmapped function while x64 is off, because JAX has
+        rounded them. Gradients have the type of the argument. If x64 is off, float64 results
+        support reverse-mode differentiation (grad, jacrev, hessian) but not jvp or jacfwd, and JAX
+        rounds later operations on them to float32. :meth:`log_marginal_likelihood` is computed in
+        float64 throughout.
 
         For rows with c > .99, 1 - c is computed from their difference, so angles of near-duplicates
         have an absolute error of 1e-15 (for traced rows, only if N M d <= 2^27; otherwise 1e-8).
@@ -413,7 +413,7 @@ def _typed(tree: Any, double: bool) -> Any:
 
 
 def doubled(double: bool) -> Any:
-    """A decorator that differentiates functions of pytrees in float64 while JAX's x64 is off.
+    """Return a decorator that differentiates pytree functions in float64 while JAX's x64 is off.
 
     JAX runs the backward pass after the function, outside its x64 context, and would otherwise
     round some of the arrays.
@@ -463,7 +463,7 @@ def _pairs(first: Any, second: Any, mode: str, same: bool) -> tuple[Any, Any, An
 
 
 def _log_normal(kernel: Any, y: Any, noise: Any) -> Any:
-    """log N(y | 0, K + noise I), summed over the columns of y."""
+    """Return log N(y | 0, K + noise I), summed over the columns of y."""
     import jax.numpy as jnp
     from jax.scipy.linalg import cho_solve
 

@@ -1,7 +1,7 @@
 """Cross moments ``E a_i b_j`` of two atoms a, b at two inputs i, j.
 
-The cross moment of a Gaussian and an activation follows from Stein's formula, and that of two
-activations is a two-dimensional Gaussian expectation. For products of independent factors,
+The cross moment of a Gaussian and an activation follows from Stein's formula. The cross moment of
+two activations is a two-dimensional Gaussian expectation. For products of independent factors,
 ``E (f g)(f' g') = E f f' E g g'``, where f, f' are independent of g, g'. A factor that shares no
 weights with the other atom contributes its mean.
 """
@@ -58,10 +58,10 @@ class Products:
         return (ahead, back) if older is a else (back, ahead)
 
     def _missing(self, older: Atom, newer: Atom) -> list[tuple[Atom, Atom]]:
-        """List the pair and all pairs of atoms whose unknown cross moments it needs, oldest first.
+        """Return the pairs of atoms whose cross moments must be computed, oldest first.
 
-        Other pairs are needed if sums or products are opened. Listing them avoids deep recursion
-        along chains of sums.
+        These are the given pair and, if sums or products are opened, all pairs that it needs. Pairs
+        with known cross moments are left out. The list avoids deep recursion along chains of sums.
         """
         found: dict[tuple[Atom, Atom], None] = {}
         waiting = [(older, newer)]
@@ -75,7 +75,7 @@ class Products:
         return sorted(found, key=lambda pair: pair[0].age + pair[1].age)
 
     def _asked(self, a: Atom, b: Atom) -> list[tuple[Atom, Atom]]:
-        """The pairs of atoms that the rule for a and b needs, if a or b is a sum or a product."""
+        """Return the pairs of atoms whose cross moments the rule for a and b needs."""
         if a.live or b.live:
             return [(a.live or a, b.live or b)]
         if not a.support & b.support or a.patched or b.patched:
@@ -95,7 +95,7 @@ class Products:
         return [(t.atom, other) for t in top.terms]
 
     def _made(self, a: Atom, b: Atom, node: Node) -> Both:
-        """The cross moments of two atoms; b is the newer atom, so it is opened first."""
+        """Return the cross moments of two atoms; b is the newer atom, so it is opened first."""
         if a.live or b.live:
             ahead, back = self.product(a.live or a, b.live or b, node)
             return ahead.fixed, back.fixed
@@ -186,7 +186,7 @@ class Products:
         return Part(first, second, *one), Part(first, second, *two)
 
     def _functions(self, a: Atom, b: Atom, node: Node) -> tuple[Any, Any]:
-        """The activations of two atoms as functions of their Gaussians."""
+        """Return the activations of two atoms as functions of their Gaussians."""
         if self.field is not NUMPY:
             names = (
                 f"{post.activation.name} at {post.node!r}"
@@ -297,7 +297,7 @@ def _means(pair: Pair, left: bool) -> Both:
 
 
 def _joined(a: Both | None, b: Both) -> Both:
-    """The product of two pairs of expectations of independent factors; None counts as 1."""
+    """Return the product of two pairs of expectations of independent factors; None counts as 1."""
     if a is None:
         return b
     return _multiplied(a[0], b[0]), _multiplied(a[1], b[1])
@@ -309,5 +309,5 @@ def _multiplied(a: Part, b: Part) -> Part:
 
 
 def plus(a: Part, b: Part) -> Part:
-    """The sum of two contributions."""
+    """Return the sum of two contributions."""
     return Part(a.first + b.first, a.second + b.second, a.joint + b.joint, a.deficit + b.deficit)

@@ -81,7 +81,7 @@ class Limit(Shown):
 
 @dataclass(frozen=True)
 class GramBound(Shown):
-    """Distance between per-layer kernels and the inputs' Gram matrix if every layer keeps c = 0.
+    """Distance of per-layer kernels from the inputs' Gram matrix if all layers preserve c = 0.
 
     ``|Theta_i / q - c| <= 3 (zeta - 1)`` for the part Theta_i of layer i. ``deviation`` is the
     largest measured left-hand side, at the layer ``layer`` and the c value ``c``; ``zeta`` =
@@ -205,7 +205,7 @@ class Regime(Shown):
 
 
 def _above(value: float, accuracy: float) -> float:
-    """The value, or 0 if it is below the rounding error ``accuracy``."""
+    """Return the value, or 0 if it is below the rounding error ``accuracy``."""
     return value if abs(value) > accuracy else 0.0
 
 
@@ -282,7 +282,7 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
 
 
 def kind(slope: float, level: float) -> str:
-    """The regime given C_f'(1) and C_f(0)."""
+    """Return the regime given C_f'(1) and C_f(0)."""
     if slope > STEEP:
         return "exploding"
     if slope < 1 / STEEP:
@@ -294,7 +294,7 @@ def kind(slope: float, level: float) -> str:
 
 
 def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]] | None:
-    """The weights and the activations of a plain chain: weights, activation, ..., weights.
+    """Return the weights and the activations of a plain chain: weights, activation, ..., weights.
 
     The result is None if the network is not a plain chain.
     """
@@ -320,7 +320,7 @@ def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]]
 
 
 def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str, ...]]:
-    """The limit as depth grows, or the reason why there is none [DKS sec. 24.5, App. H.2]."""
+    """Return (limit as depth grows, reasons why there is none) [DKS sec. 24.5, App. H.2]."""
     found = path_layers(network)
     if found is None or not found[1]:
         return None, (

@@ -18,12 +18,12 @@ SIZED = (Affine, Input)  # the layers with a width field
 
 
 def open_nodes(network: Network) -> tuple[Node, ...]:
-    """The Affine and Input nodes without a width."""
+    """Return the Affine and Input nodes without a width."""
     return tuple(node for node in network.nodes_of(*SIZED) if network.layer(node).features is None)
 
 
 def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Network:
-    """Set one width at all nodes of the given kinds whose width is open."""
+    """Set the width to ``features`` at all nodes of the given kinds whose width is open."""
     if features is None:
         return network
     return network.map_layers(
@@ -103,7 +103,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
 
 
 def _unknown_inputs(network: Network, nodes: Iterable[Node]) -> set[Node]:
-    """The nodes that read a feature map with an unknown number of channels."""
+    """Return the nodes that read a feature map with an unknown number of channels."""
     features = network.features
     return {node for node in nodes if any(features[p] is None for p in network.parents(node))}
 

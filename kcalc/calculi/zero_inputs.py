@@ -1,9 +1,9 @@
 """Kernel maps of inputs that may be 0: zero rows of data, black pixels, padding.
 
-If q = 0, a pre-activation is the constant 0 and its activation is the constant phi(0). The cosine
-of this constant with phi(v) of positive q is ``sign(phi(0)) E phi(v) / sqrt(E phi(v)^2)``. Its
-cosine with another such constant is 1. If phi(0) = 0, the feature map is 0. Then its gap is set to
-1 and its kernels are 0.
+If q = 0, a pre-activation is the constant 0 and its activation is the constant phi(0). If v has
+positive q, the cosine of this constant with phi(v) is ``sign(phi(0)) E phi(v) / sqrt(E phi(v)^2)``.
+Its cosine with another such constant is 1. If phi(0) = 0, the feature map is 0. Then its gap is set
+to 1 and its kernels are 0.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class ZeroTangent(Tangent):
     """The tangent calculus for feature maps whose q may be 0."""
 
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
-        """The kernel of the layer's parameters, divided by sqrt(q1 q2); neither q may be 0.
+        """Return the kernel of the layer's parameters, divided by sqrt(q1 q2); neither q may be 0.
 
         Biases that start at 0 are parameters in the standard parameterisation. Jets of cosines
         cannot carry the kernel of such biases through a feature map that is 0.
@@ -183,7 +183,7 @@ class ZeroTangent(Tangent):
 
 
 def zero_kernel(assume_independent: bool) -> Kernel:
-    """The calculus of kernel maps in double precision, for arrays of q values that may be 0."""
+    """Return the calculus of kernel maps for float64 arrays of q values that may be 0."""
     moments = ZeroMoments(NUMPY, False)
     statistics = ZeroStatistics(
         moments, AssumptionLog(), True, assume_independent, check_not_negative

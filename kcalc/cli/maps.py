@@ -100,7 +100,7 @@ def run(
 
 
 def map_numbers(named: Named, q_of: Any, c_of: CMap, q: float, stream: Any) -> dict[str, Any]:
-    """Convert the global maps to plain data, including values along the stream for tokens."""
+    """Convert the global maps to plain data; for tokens, include values along the stream."""
     parts = [
         by_output(named.network, value)
         for value in (q_of(q), c_of(COSINES, q), c_of.derivative(1)(COSINES, q))

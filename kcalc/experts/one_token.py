@@ -135,7 +135,7 @@ class _OneThreshold:
         return self._law(-REACH + min(self.t, 0), self.t)
 
     def _rest(self) -> Array:
-        """Return E exp(-x s), where s sums unselected scores, or 1 if weights do not use them."""
+        """Return E exp(-x s) for the sum s of unselected scores; 1 if weights do not use them."""
         if self.score.total != "all" or not self.last:
             return np.ones_like(self.x)
         s, _, p = self._low()

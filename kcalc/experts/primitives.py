@@ -1,4 +1,4 @@
-"""Router primitive for the calculi."""
+"""The router primitive of the calculi."""
 
 from __future__ import annotations
 

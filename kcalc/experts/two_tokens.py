@@ -123,7 +123,11 @@ class _Pair:
         return found * (1.0 if self.k == self.experts else self.experts / (2 * np.pi))
 
     def _blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Yield blocks of row thresholds with the equal and larger column thresholds near them."""
+        """Yield blocks of row thresholds, each with its column thresholds.
+
+        The column thresholds of a block are nearby thresholds that are not less than its first row
+        threshold.
+        """
         count, first = len(self.t), 0
         band = BAND * np.sqrt(2) * self.spread if self.flip > 0 else np.inf
         ends = np.searchsorted(self.t, self.t + band)
@@ -219,7 +223,7 @@ class _Block:
         return left @ right.T
 
     def total(self, term: Term) -> float:
-        """Sum the term, times the densities of both thresholds, over rows and columns."""
+        """Sum the term, multiplied by the densities of both thresholds, over rows and columns."""
         pair = self.pair
         both = self._product(term.first, term.second, True, True)
         others = {}

@@ -25,7 +25,7 @@ def is_jax(value: object) -> bool:
 
 
 def jax_arrays(*values: Any) -> list[Any]:
-    """Return the JAX arrays among values, or among the values of mappings."""
+    """Return the JAX arrays among the arguments, including the values of mappings."""
     parts = (v.values() if isinstance(v, Mapping) else (v,) for v in values)
     return [part for several in parts for part in several if is_jax(part)]
 
@@ -122,7 +122,7 @@ class JaxField(Field):
             setattr(self, name, _either(function, getattr(NUMPY, name)))
 
     def clipped(self, gap: Number) -> Number:
-        """Clip the gap to [0, 2] to remove rounding errors, but keep the derivative 1."""
+        """Clip the gap to [0, 2] to remove rounding errors, with a derivative of 1 everywhere."""
         import jax.numpy as jnp
         from jax.lax import stop_gradient
 

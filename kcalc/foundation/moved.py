@@ -49,7 +49,7 @@ class _Below(MetaPathFinder, Loader):
         self.modules = modules
 
     def _places(self, fullname: str) -> tuple[str, str] | None:
-        """Return (old path, new path) of a moved module, below kcalc, or None for other modules."""
+        """Return (old path, new path) of a moved module, relative to kcalc, or None for others."""
         root, _, old = fullname.partition(".")
         if root == HERE and "." in old:
             if old in self.modules:
@@ -78,7 +78,7 @@ class _Below(MetaPathFinder, Loader):
 def moved(modules: Mapping[str, str]) -> None:
     """Redirect old paths of modules to new paths, with a warning.
 
-    ``modules`` is {old: new}, with paths below kcalc.
+    ``modules`` is {old: new}, with paths relative to kcalc.
 
     Nothing is imported, and the attributes of kcalc do not change; for example, ``kc.audit``
     remains a function.

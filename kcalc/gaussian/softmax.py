@@ -199,7 +199,7 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
     """Return the overlaps S of rows over the tokens that they see, shape (T, T).
 
-    ``sees[i, j]`` tells whether row i sees token j; the mask is the same for both sequences. For
+    ``sees[i, j]`` is True if row i sees token j; the mask is the same for both sequences. For
     rows that see a and b tokens, m of them in common,
     ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
     """

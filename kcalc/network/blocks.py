@@ -39,7 +39,7 @@ class Block:
 
     @property
     def count(self) -> int:
-        """Number of times the piece is repeated."""
+        """The number of times the piece is repeated."""
         return len(self.pieces)
 
     @property

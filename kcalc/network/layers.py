@@ -942,7 +942,7 @@ class Attend(Layer):
     heads
         The number of heads; None if unknown.
     key_width
-        The channels per head of the queries and keys; None if unknown.
+        The number of channels per head of the queries and keys; None if unknown.
     causal
         Whether token i sees only tokens j <= i.
     scale
@@ -1097,7 +1097,10 @@ class Attend(Layer):
         return M.masks_of(self)
 
     def alike(self) -> Attend:
-        """Remove masks, rotary embeddings and biases, so that tokens are exchangeable."""
+        """Return the layer without masks, rotary embeddings and biases.
+
+        Its tokens are exchangeable.
+        """
         void = {item.name: item.default for item in fields(self) if item.name in BY_PLACE}
         return replace(self, **void)
 
@@ -1296,7 +1299,7 @@ class PixelShuffle(Layer):
 
     @property
     def factors(self) -> tuple[int, ...]:
-        """Factors, one per axis."""
+        """The factors, one per axis."""
         return self.factor if isinstance(self.factor, tuple) else (self.factor, self.factor)
 
     def lowered(self, reads: Reads) -> Primitive:

@@ -69,7 +69,10 @@ def _share(law: Any) -> float:
 
 
 def _singular(measured: Any) -> Array:
-    """Return measured singular values as an array. A result with several nodes gives its last."""
+    """Return measured singular values as an array.
+
+    If a result contains several nodes, the values of the last node are returned.
+    """
     found = getattr(measured, "jacobians", measured)
     found = getattr(found, "singular_values", getattr(found, "values", found))
     if isinstance(found, dict):

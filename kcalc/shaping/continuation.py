@@ -1,7 +1,7 @@
 """Arc-length continuation of a branch of solutions.
 
-The continuation follows the curve on which the first equation holds, until the curve reaches a
-target or turns back.
+The continuation follows the curve on which the first of two equations holds, until the curve
+reaches a target or turns back.
 
 Solvers that take steps in the target stop before a fold, where the target is extremal. In terms of
 arc length, a fold is an ordinary point.
@@ -26,7 +26,7 @@ STEPS = 240
 class BranchEnd:
     """The last point of a curve, and the target there.
 
-    ``exact`` states whether the target is an extremum, rather than the end of the search.
+    ``exact`` states whether the target is extremal there. If not, the search ended at this point.
     """
 
     system: EquationPair
@@ -59,8 +59,8 @@ def _place(
 ) -> BranchPoint | None:
     """Return the point on the curve near (s, beta) with the tangent there, or None.
 
-    Searches along ``across`` (default: the gradient). The tangent has the
-    orientation of ``like``.
+    The search direction is ``across``, by default the gradient. The tangent is oriented like
+    ``like``.
     """
     unit = max(1.0, math.exp(s)) if not system.phi.kinks else math.exp(s)
     for _ in range(20):

@@ -51,7 +51,7 @@ class CriticalPoint(Shown, Approximable):
     kind
         "edge" or "half-stable".
     sigma_w
-        The standard deviation of the weights times sqrt(fan_in).
+        The standard deviation of the weights, multiplied by sqrt(fan_in).
     sigma_b
         The standard deviation of biases.
     q

@@ -64,7 +64,7 @@ class Edge:
     def attractive(self) -> bool | None:
         """Whether q* is attracting: |sigma_w^2 Q'(q*)| < 1.
 
-        None if this quantity is 1 up to rounding.
+        The value is None if this quantity is 1 up to rounding.
         """
         slope = self.sigma_w**2 * float(self.activation.q_slope(self.q))
         return None if abs(abs(slope) - 1) < 1e-12 else abs(slope) < 1
@@ -262,7 +262,7 @@ class EdgeShaping(Shaping):
 
 
 def _conditions(point: Edge) -> dict[str, float]:
-    """Return chi_1 and q* from the q map of a layer at a point on the edge."""
+    """Return chi_1 and q* from the Q map of a layer at a point on the edge."""
     phi, q, weight = point.activation, point.q, point.sigma_w**2
     square = float(phi.second_moment(q))
     slope = float(np.asarray(phi.c_map.derivative(1)(1.0, q))) * square / q
@@ -486,7 +486,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
     """Reject a network in which the input of an activation does not have q*.
 
     The check goes layer by layer from exact values, so errors do not grow at a repelling q*.
-    Returns the outputs with another q.
+    Returns the outputs with a different q.
 
     Raises: a KcalcError that names the activation and the layer that sets its q.
     """

@@ -61,7 +61,7 @@ class DepthProfile(Tabled, Approximable):
     Attributes
     ----------
     nodes
-        The nodes of the rows.
+        The node to which each row belongs.
     q
         The mean square of the stream.
     branch

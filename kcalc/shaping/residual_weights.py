@@ -3,8 +3,8 @@
 Their squares sum to one. The amplitudes follow rules from the literature or a target slope.
 
 A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums, the block
-``h <- h + a f(h / sqrt(Var h))`` changes the variance as ``v <- v + a^2``. Divided by the standard
-deviation, it is the same function with ``w^2 = v / (v + a^2)`` and ``r^2 = a^2 / (v + a^2)``. If
+``h <- h + a f(h / sqrt(Var h))`` changes the variance as ``v <- v + a^2``. After division by the
+standard deviation, it equals a block with ``w^2 = v / (v + a^2)`` and ``r^2 = a^2 / (v + a^2)``. If
 the branch preserves the variance of its input instead (``f`` positively homogeneous, no division),
 then ``v <- v (1 + a^2)`` and ``w^2 = 1 / (1 + a^2)``.
 """

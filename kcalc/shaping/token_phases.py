@@ -53,9 +53,9 @@ POINTS = 11
 def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
     """Multiply weights of a network by factors.
 
-    ``scores`` multiplies the query weights, and so the scores; ``values`` multiplies the value
-    weights. ``residual`` and ``shortcut`` multiply the weights of the branches and of the shortcut
-    in every sum of the trunk.
+    ``scores`` multiplies the query weights and therefore the scores; ``values`` multiplies the
+    value weights. ``residual`` and ``shortcut`` multiply the weights of the branches and of the
+    shortcut in every sum of the trunk.
 
     Raises: KcalcError for other names, and if the network has no such weights.
     """
@@ -98,7 +98,8 @@ class TokenPhases(Shown, Approximable):
     slope
         The slope of the token map at 1; above 1 if nearly equal tokens separate.
     rate
-        The factor per block of distances from the limit; 1 if they decay as a power of depth.
+        The factor by which each block multiplies distances from the limit; 1 if they decay as a
+        power of depth.
     gradient_mean, gradient_difference, growth
         As in :class:`DepthLaws`.
 

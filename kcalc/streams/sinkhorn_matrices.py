@@ -27,18 +27,18 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
     Parameters
     ----------
     logits
-        Square matrix of finite entries; use -inf for a zero entry of ``exp(logits)``.
+        A square matrix of finite entries; use -inf for a zero entry of ``exp(logits)``.
     iterations
-        Number of pairs of divisions; 0 returns ``exp(logits)``.
+        The number of pairs of divisions; 0 returns ``exp(logits)``.
     last
         "row" (each iteration divides by column sums, then by row sums) or "column".
     eps
-        Constant added to every sum before the division.
+        The constant added to every sum before the division.
 
     Returns
     -------
     Array
-        Matrix of the same shape.
+        A matrix of the same shape.
 
     Raises
     ------

@@ -337,7 +337,7 @@ class _Work:
         return nodes, np.array(expected)[:, rows], np.array(known)[:, rows]
 
     def notes(self) -> tuple[Assumption, ...]:
-        """The assumptions behind the comparison."""
+        """Return the assumptions behind the comparison."""
         found = list(self.remarks)
         if self.cases.equal and self.model.image_shapes:
             found.append(Assumption("network", EQUAL))

@@ -289,7 +289,7 @@ def variance_spectra(
     ``start`` defaults to the first input and ``end`` to the first output. As in
     :func:`kcalc.verification.layer_jacobians`, the Jacobian for images is the derivative of one
     position with respect to a common shift of all positions. Raises: KcalcError if a factor is not
-    positive, or if that function fails.
+    positive, or if :func:`kcalc.verification.layer_jacobians` raises an error.
     """
     require_network(network)
     numbers = real_array(np.atleast_1d(np.asarray(factors)), "factors")

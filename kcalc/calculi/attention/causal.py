@@ -32,7 +32,9 @@ def exact_mask(op: P.Attend) -> bool:
 def masked(
     op: P.Attend, queries: Array, keys: Array, values: Array, sequences: int
 ) -> Array | None:
-    """The covariance (P, P) of the outputs of all tokens, or None if tokens are not exchangeable.
+    """Return the covariance (P, P) of the outputs of all tokens.
+
+    The result is None if tokens are not exchangeable.
 
     The covariances of queries, keys and values have shape (chains, P, P). The result is
     ``O_ik = V_d + (V_s - V_d) S_ik``, where V_s and V_d are the covariances of the values at equal

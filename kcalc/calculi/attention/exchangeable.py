@@ -80,9 +80,10 @@ class TokenState:
 
 
 def unlike(op: P.Primitive | None, tokens: int) -> str:
-    """Describe how a primitive distinguishes the tokens of a sequence of ``tokens`` tokens.
+    """Describe how a primitive distinguishes the tokens of a sequence.
 
-    The text is empty if the primitive does not distinguish them.
+    The text is empty if the primitive does not distinguish them. ``tokens`` is the number of
+    tokens.
     """
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
@@ -116,7 +117,7 @@ def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
 def assumed_of(op: P.Attend, width: int | None) -> str:
     """Describe the assumptions that the rules make about an attention layer.
 
-    ``width`` is the number of channels of queries and keys; None means many.
+    ``width`` is the number of channels of queries and keys; None means that it is large.
     """
     if width is not None:
         return NARROW.format(width)
@@ -199,7 +200,7 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
 
 
 def check_length(op: P.Positions, node: Node, tokens: int) -> None:
-    """Raise KcalcError for inputs longer than a table of positions."""
+    """Raise KcalcError if the input has more tokens than the table of positions has rows."""
     if op.length is not None and not isinstance(op.length, sp.Basic) and tokens > op.length:
         raise KcalcError(
             f"node {node!r} has {op.length} positions, but the input has {tokens} tokens; pass "
@@ -235,7 +236,7 @@ class Exchangeable:
     def start(
         self, node: Node, moments: Mapping[str, tuple[Number, Number, Number]], count: int
     ) -> TokenState:
-        """The state of an Input node from {relation: (q1, q2, gap)}."""
+        """Return the state of an Input node from {relation: (q1, q2, gap)}."""
         self._longest = max(count, getattr(self, "_longest", 1))
         return TokenState(
             {name: kernel.start(node, *moments[name]) for name, kernel in self.parts.items()}, count
@@ -249,7 +250,7 @@ class Exchangeable:
         return self.parts[self.main].whole(state.relations[self.main])
 
     def token_cosines(self, state: TokenState) -> tuple[Number, Number]:
-        """The cosine between two tokens, for the first and for the second sequence."""
+        """Return the cosine between two tokens, for the first and for the second sequence."""
         one, two = (
             1 - self.parts[name].whole(state.relations[name])[2].value
             for name in (
@@ -265,7 +266,7 @@ class Exchangeable:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Return the state that a primitive emits, from the kernel calculus for every relation.
+        """Return the output state of a primitive, with one kernel calculus for each relation.
 
         Raises: the errors of the kernel calculus.
         """
@@ -320,7 +321,7 @@ class Exchangeable:
         return TokenState(made, queries.count)
 
     def _read(self, name: str, inputs: Sequence[TokenState]) -> tuple[Scores, Values]:
-        """The inputs of attention for a relation between two tokens."""
+        """Return the inputs of attention for a relation between two tokens."""
         queries, keys, values = inputs
         first, second = (
             (name, name)
@@ -398,7 +399,7 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """A weighted sum of all tokens, such as their mean or a single token.
+        """Return a weighted sum of all tokens, such as their mean or a single token.
 
         Raises: KcalcError for other windows and matrices.
         """
@@ -488,7 +489,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, op: P.Window, node: Node, tokens: int, field: Any = NUMPY) -> Weights:
-        """The weights of a primitive that turns ``tokens`` tokens into one feature map.
+        """Return the weights of a primitive that turns ``tokens`` tokens into one feature map.
 
         Raises: KcalcError for any other primitive, and for a token that does not exist.
         """
@@ -511,8 +512,8 @@ class Weights(NamedTuple):
 def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> np.ndarray:
     """Return the matrix of a token mixer over ``tokens`` tokens.
 
-    A matrix that takes a single token, such as the first, works for any number of tokens that
-    includes it.
+    A matrix that selects a single token, such as the first, may be used for any number of tokens
+    large enough to include that token.
 
     Raises: KcalcError if the matrix does not have ``tokens`` columns.
     """
@@ -552,11 +553,11 @@ class Values(NamedTuple):
     apart: Number
 
     def own(self, rows: Sums) -> Number:
-        """The mean square of the output for the tokens of the first sequence."""
+        """Return the mean square of the output for the tokens of the first sequence."""
         return self.v1 * ((1 - self.apart) * rows.sums + self.apart * rows.products)
 
     def drop(self, own: Sums, lost: Sums) -> Number:
-        """Return ``O_ii - O_ik`` from small terms; both sequences have equal mean squares."""
+        """Return ``O_ii - O_ik`` as a sum of small terms, for sequences with equal mean squares."""
         keys = self.other - self.same
         common = (1 - self.other) * lost.sums + (self.other - self.apart) * own.sums
         return self.v1 * (
@@ -571,7 +572,7 @@ class Values(NamedTuple):
 
 
 def joined(pairs: Sequence[Pair]) -> int:
-    """The bit mask of all weights in several feature maps."""
+    """Return the bit mask of all affine layers that the feature maps depend on."""
     mask = 0
     for pair in pairs:
         mask |= pair.support

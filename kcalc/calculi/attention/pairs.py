@@ -57,7 +57,7 @@ class OwnPart:
 
 
 class PairMoments(SecondMoments):
-    """:class:`SecondMoments` with few passes over the pairs."""
+    """:class:`SecondMoments`, computed with few passes over the pairs."""
 
     def geometric(self, a: Number, b: Number) -> Number:
         """Return ``sqrt(a) sqrt(b)``, a column times a row; exactly ``a`` on the diagonal."""
@@ -70,7 +70,7 @@ class PairMoments(SecondMoments):
         return joint
 
     def own(self, m: Moments) -> Any:
-        """The second moments of a single feature map."""
+        """Return the second moments of a single feature map."""
         if np.ndim(m.q1) < 2 or isinstance(m.q1, Jet) or isinstance(m.q2, Jet):
             return super().own(m)
         return OwnPart(m, self.geometric)

@@ -127,7 +127,11 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, sampling: Sampling, few: bool = False) -> Draws:
-        """The draws that ``sampling`` specifies, or a first round, with few chains if ``few``."""
+        """Return the draws that ``sampling`` specifies, or the draws of a first round.
+
+        A first round is returned if the numbers of draws and chains are not fixed. It has few
+        chains if ``few``.
+        """
         if sampling.draws is None or sampling.chains is None:
             return cls(1, tuple(range(FEW if few else CHAINS_OF_ROUND)), sampling.seed, True)
         return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)
@@ -142,14 +146,14 @@ class Draws(NamedTuple):
         return math.sqrt((m - 1) / (m - 3)) if self.planned else 1.0
 
     def averaged(self, chains: Array) -> tuple[Array, Array]:
-        """The mean over the chains (the first axis), and its standard error."""
+        """Return the mean over the chains (the first axis), and its standard error."""
         if len(chains) == 1:
             return chains[0], 0 * chains[0]
         error = chains.std(axis=0, ddof=1) / len(chains) ** 0.5
         return chains.mean(axis=0), self.widening * error
 
     def next(self, ratio: float) -> Draws:
-        """The draws after a round whose worst error is ``ratio`` times the target."""
+        """Return the draws after a round whose worst error is ``ratio`` times the target."""
         first = self.chains[-1] + 1
         later = self._replace(chains=tuple(range(first, first + CHAINS_OF_ROUND)))
         shares = len(self.chains) / CHAINS_OF_ROUND
@@ -195,7 +199,7 @@ def said(draws: Draws, sampling: Sampling) -> Assumption:
 
 
 def worst_of(errors: Array, sizes: Array | float = 1.0) -> float:
-    """The largest error relative to sizes; 0 / 0 counts as no error."""
+    """Return the largest error relative to sizes; 0 / 0 counts as no error."""
     errors, sizes = np.broadcast_arrays(np.asarray(errors, float), np.abs(np.asarray(sizes)))
     known = errors > 0
     return float((errors[known] / sizes[known]).max()) if known.any() else 0.0

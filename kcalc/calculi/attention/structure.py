@@ -26,10 +26,10 @@ def over_tokens(
     paired: bool,
     calculus: type[Exchangeable] = Exchangeable,
 ) -> Any:
-    """Kernel maps over tokens of one sequence, or of two sequences if ``paired``.
+    """Return kernel maps over tokens of one sequence, or of two sequences if ``paired``.
 
-    ``own()`` makes the calculus for two tokens of one sequence, and ``make(uniform)`` makes the
-    calculus for two sequences. ``calculus`` joins them.
+    ``own()`` creates the calculus for two tokens of one sequence, and ``make(uniform)`` creates the
+    calculus for two sequences. ``calculus`` combines them.
     """
     kernels: dict[str, Any] = {Relation.FIRST_INPUT: own()}
     if paired:
@@ -46,7 +46,7 @@ def inputs_over(
     q2: Mapping[Node, Any],
     gap: Mapping[Node, Jet] | None,
 ) -> dict[Node, TokenState]:
-    """The states of the inputs.
+    """Return the states of the inputs.
 
     ``gap`` is the gap at equal positions of two sequences, or None for one sequence.
     """
@@ -71,7 +71,7 @@ def inputs_over(
 def one_sequence(
     tokens: Tokens, kernel: Exchangeable, q: Mapping[Node, Any], gap: Mapping[Node, Jet]
 ) -> dict[Node, TokenState]:
-    """The states of the inputs for one sequence whose tokens have the given gaps."""
+    """Return the states of the inputs for one sequence whose tokens have the given gaps."""
     return {
         node: kernel.start(
             node, {Relation.FIRST_INPUT: (q[node], q[node], gap[node])}, tokens.count
@@ -105,7 +105,7 @@ def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
 def given_tokens(
     network: Network, tokens: Any, token_cosine: Any, levels: tuple[Any, Any], c: Any = None
 ) -> tuple[Array, int]:
-    """The covariance of all tokens, followed one by one, and the number of sequences.
+    """Return the covariance of all tokens, followed one by one, and the number of sequences.
 
     ``tokens``: an array, or the number of tokens per sequence (one sequence, or two with the cosine
     ``c`` if it is given). ``levels``: the tokens' mean squares, or None if not given. Raises:

@@ -37,10 +37,9 @@ ROUNDING = 1e-14  # smaller values print as 0; smaller errors, absolute or relat
 class SampledValue(NamedTuple):
     """The values at one node, each with its standard error over the chains.
 
-    ``c`` is None for one sequence.
-
-    ``q``: the mean over tokens; ``token_cosine``: the mean over pairs of different tokens of one
-    sequence; ``c``: the mean over equal positions of two sequences.
+    ``q`` is the mean over tokens, and ``token_cosine`` is the mean over pairs of different tokens
+    of one sequence. ``c`` is the mean over equal positions of two sequences, or None for one
+    sequence.
     """
 
     q: float
@@ -69,9 +68,9 @@ def with_error(value: float | None, error: float | None) -> str:
 class SampledValues(Keyed[SampledValue], Tabled, Approximable):
     """{node: :class:`SampledValue`} for a network with sampled attention.
 
-    Covariances are arrays (sequences, tokens, sequences, tokens): the mean over channels of the
-    products at two tokens. For large networks over many tokens, only the covariances of the outputs
-    are kept.
+    Covariances are arrays (sequences, tokens, sequences, tokens). An entry is the mean over
+    channels of the product of the values at two tokens. For large networks over many tokens, only
+    the covariances of the outputs are kept.
 
     Attributes
     ----------
@@ -135,7 +134,7 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
 
 
 def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
-    """The covariance of all tokens of one or several sequences, and the number of sequences.
+    """Return the covariance of all tokens of one or several sequences, and the number of sequences.
 
     ``tokens`` is a covariance (T, T), integer token ids (T,) or (N, T), or inputs (N, T, features).
     Equal ids are the same token, and different ids are independent. Raises: KcalcError for other
@@ -216,7 +215,7 @@ def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
 def same_tokens(
     count: int, cosine: float, c: float | None, q1: float, q2: float
 ) -> tuple[Array, int]:
-    """The covariance of a sequence of exchangeable tokens, or of two sequences with cosine ``c``.
+    """Return the covariance of one sequence of exchangeable tokens, or of two with cosine ``c``.
 
     Each sequence has ``count`` tokens.
     """
@@ -236,7 +235,9 @@ def sampled_values(
     sampling: Sampling | None,
     profile: bool = False,
 ) -> SampledValues:
-    """The values of every node; by default attention is sampled only if no exact rule exists.
+    """Return the values of every node.
+
+    By default, attention is sampled only if no exact rule exists.
 
     ``profile``: include the scores of attention, but no covariances.
     """
@@ -286,7 +287,7 @@ def _round(
 
 
 def assumptions_of(network: Network, kernel: Sampled, asked: Sampling) -> tuple[Assumption, ...]:
-    """The assumptions of a reading, including how attention was sampled."""
+    """Return the assumptions of a reading, including how attention was sampled."""
     drawn = (said(kernel.draws, asked),) if kernel.sampled else ()
     told = (*network.assumptions, *beyond_masks(network.notes, kernel.length))
     return (INFINITE_WIDTH, *drawn, *told, *varying_values(network), *kernel.notes.values())

@@ -23,7 +23,7 @@ def visible(op: Any, rows: int, columns: int) -> np.ndarray:
 
 
 def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Matrix whose rows average over the tokens that each token sees.
+    """Return the matrix whose rows average over the tokens that each token sees.
 
     Without a mask, every entry is ``1 / columns``.
     """
@@ -58,7 +58,7 @@ def weights_of(op: Any, scores: Array, xp: Any) -> Array:
 
 
 def elementwise(op: Any, count: int) -> Activation:
-    """The weight of one of ``count`` keys as a function of its score.
+    """Return the weight of one of ``count`` keys as a function of its score.
 
     Such a function exists for all normalisers except softmax.
     """

@@ -1,6 +1,6 @@
 """``kc.fluctuations``: fluctuations of q and c values in random networks of finite width.
 
-In such networks, they scatter around the values that the kernel maps predict.
+In such networks, q and c scatter around the values that the kernel maps predict.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def fluctuations(
     with fewer outputs than inputs). Sums and concatenations need the covariances between all
     feature maps in use. The relative error of the leading order is about depth/width. Results for q
     are exact in chains of positively homogeneous activations: each layer multiplies 1 + v by 1 + (E
-    phi^4/(E phi^2)^2 - 1)/n, and Var log q adds up. Var log q is conditional on no layer being all
-    0 (n rectified values are all 0 with probability 2^-n).
+    phi^4/(E phi^2)^2 - 1)/n, and the contributions of the layers to Var log q add up. Var log q is
+    conditional on no layer being all 0 (n rectified values are all 0 with probability 2^-n).
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def _never_narrower(network: Network) -> bool:
 
 
 def _dead(network: Network) -> list[str]:
-    """The assumption that no layer outputs only zeros; empty if the probability is negligible."""
+    """Return the assumption that no layer outputs only zeros; empty if this is nearly certain."""
     silent: list[float] = []
     for node, op, _ in network.operations:
         if isinstance(op, Post):

@@ -80,7 +80,7 @@ class ScalingBackward:
         return out
 
     def add(self, one: ScalingMessage | None, two: ScalingMessage | None) -> ScalingMessage | None:
-        """The sum of the gradients from two nodes that read the same feature map."""
+        """Return the sum of the gradients from two nodes that read the same feature map."""
         if one is None or two is None:
             return one or two
         unit = self.forward.number(1)
@@ -90,7 +90,7 @@ class ScalingBackward:
     def send(
         self, op: P.Primitive, node: Node, message: ScalingMessage | None, parents: Sequence[Node]
     ) -> list[ScalingMessage | None]:
-        """One message per parent, in slot order."""
+        """Return one message per parent, in slot order."""
         if message is None:  # no output depends on the node
             return [None] * len(parents)
         self.at = node
@@ -104,7 +104,7 @@ class ScalingBackward:
     def rule(
         self, op: P.Primitive, node: Node, message: ScalingMessage, parents: Sequence[Node]
     ) -> list[ScalingMessage]:
-        """The messages from a primitive to the nodes that it reads."""
+        """Return the messages from a primitive to the nodes that it reads."""
         raise no_rule("weight scalings", op, node)
 
     @rule.register
@@ -257,7 +257,7 @@ class ScalingBackward:
         return ChannelPart(part.channels, level, pairs)
 
     def _largest_part(self, part: ChannelPart, window: Any, parent: Node) -> ChannelPart:
-        """One location of the window receives the whole gradient, each with probability 1/k^2."""
+        """Send the whole gradient to one location of the window, each with probability 1/k^2."""
         number = window.counts
         level = part.level.mapped(lambda values: spread(window, values / number))
         if part.pairs is None or parent not in self.forward.pairs:

@@ -60,11 +60,11 @@ class ScalingForward:
         self.readers = reader_counts(self.network.operations)
 
     def number(self, value: Any) -> Number:
-        """A number of the calculus: a SymPy expression or a float."""
+        """Return a number of the calculus: a SymPy expression or a float."""
         return SYMPY.number(value) if self.symbolic else float(value)
 
     def square(self, value: Any) -> Number:
-        """The square of a number given by a layer; exact if the number is exact."""
+        """Return the square of a number given by a layer; exact if the number is exact."""
         if self.symbolic:
             return SYMPY.number(value) ** 2
         return float(SYMPY.number(value) ** 2) if isinstance(value, sp.Basic) else float(value) ** 2
@@ -240,7 +240,10 @@ class ScalingForward:
 
     @rule.register
     def _(self, op: P.Mix, node: Node, inputs: list[State]) -> State:
-        """sum_i w_i^2 f_i plus cross terms, which are 0 for addends with different last weights."""
+        """Return sum_i w_i^2 f_i plus cross terms.
+
+        Cross terms are 0 for addends with different last weights.
+        """
         if len(inputs) == 1:
             return self._scaled(inputs[0], op.weights[0])
         weights = [self.number(w) for w in op.weights]
@@ -307,7 +310,10 @@ class ScalingForward:
 
     @rule.register
     def _(self, op: P.Mask, node: Node, inputs: list[State]) -> State:
-        """f / (1 - p): kept entries are divided by 1 - p; every location has a separate mask."""
+        """Return f / (1 - p), because the entries that are kept are divided by 1 - p.
+
+        Every location has a separate mask.
+        """
         (below,) = inputs
         keep = 1 - self.number(op.rate)
         if keep == 1:

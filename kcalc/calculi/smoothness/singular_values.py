@@ -128,7 +128,7 @@ class ResidualSpectrum(Printed):
         return finished(np.interp(points, *self._table), points.shape, False)
 
     def mean(self) -> float:
-        """The mean singular value, which is 8 tau / (3 pi) without a shortcut.
+        """Return the mean singular value, which is 8 tau / (3 pi) without a shortcut.
 
         Returns
         -------

@@ -34,9 +34,9 @@ LOST = 1e-13  # a pooled q below this fraction of its upper bound is set to 0
 class Pools:
     """The rules for pooling and for matrices over locations.
 
-    ``pooled`` is {Pool node: [(q1, q2) per channel group]}, known from pairing every image with
-    itself. It is None during that pass, in which ``recorded`` collects {Pool node: [q per channel
-    group]}.
+    ``pooled`` is {Pool node: [(q1, q2) per channel group]}, computed in a first pass that pairs
+    every image with itself. During the first pass, ``pooled`` is None, and ``recorded`` collects
+    {Pool node: [q per channel group]}.
     """
 
     kernel: Kernel

@@ -49,7 +49,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         return Subnetworks, (tuple(self), self.network, self.permissive)
 
     def bounds(self, psi: float | None = None) -> SlopeBounds:
-        """Compute strict mu, forward bound and longest-path bound at ``psi``, with any warning.
+        """Compute strict mu, the forward and longest-path bounds at ``psi``, and any warning.
 
         Parameters
         ----------

@@ -140,7 +140,7 @@ class ForwardSlope:
         return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
 
     def active(self, psi: float) -> Node:
-        """The node t with the largest slope V(t) at a scalar ``psi``."""
+        """Return the node t with the largest slope V(t) at a scalar ``psi``."""
         logs = as_slopes(psi)
         if logs.ndim:
             raise KcalcError("active accepts only a single psi")
@@ -200,7 +200,7 @@ class ForwardSlope:
     @overload
     def longest_path_bound(self, psi: Numbers) -> Array: ...
     def longest_path_bound(self, psi: Any) -> float | Array:
-        """The bound ``psi^depth`` on the slope between any two nodes.
+        """Return the bound ``psi^depth`` on the slope between any two nodes.
 
         With LayerNorm slopes, the bound is multiplied by their largest product on a path.
         """
@@ -276,12 +276,12 @@ class SlopeBounds(Shown):
         return [f"warning: {self.warning}"] if self.warning else []
 
     def to_dict(self) -> dict[str, Any]:
-        """All three values as plain data."""
+        """Return all three values as plain data."""
         return asdict(self) | {"warning": self.warning}
 
 
 def exponential(logs: Any, shape: tuple[int, ...]) -> Any:
-    """Slopes of the given shape from their logarithms; inf beyond double precision."""
+    """Return slopes of the given shape from their logarithms; inf beyond double precision."""
     with np.errstate(over="ignore"):
         return np.exp(logs).reshape(shape)[()]
 

@@ -94,7 +94,7 @@ class MaximalCValue:
         return np.asarray(self._maximal._greatest([leaky_relu_map(values)], start))[()]
 
     def active(self, negative_slope: float) -> Subnetwork:
-        """The first subnetwork that attains the maximum.
+        """Return the first subnetwork that attains the maximum.
 
         Parameters
         ----------
@@ -116,12 +116,12 @@ class MaximalCValue:
     @overload
     def inverse(self, target: Numbers) -> Array: ...
     def inverse(self, target: Any) -> float | Array:
-        """The negative slope at which the maximal c value is ``target`` in (0, 1), elementwise.
+        """Return the negative slope at which the maximal c value is ``target``, elementwise.
 
         Parameters
         ----------
         target
-            The value to reach.
+            The value to reach, in (0, 1).
 
         Returns
         -------

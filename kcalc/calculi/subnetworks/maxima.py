@@ -31,7 +31,7 @@ Function = Callable[[Values], Values]
 
 
 class _NegativeFactor(Exception):
-    """Raised if a Product has a negative factor, so that it decreases in the other factors."""
+    """Raised if a Product has a negative factor and therefore decreases in the other factors."""
 
 
 class _Expressions(ConvexCalculus[int]):
@@ -86,7 +86,7 @@ class _Expressions(ConvexCalculus[int]):
         )
 
     def evaluate(self, functions: Sequence[Function], x: Values) -> list[Values]:
-        """The value of every expression.
+        """Return the value of every expression.
 
         Raises: KcalcError if a function ``r`` decreases between two of its arguments;
         _NegativeFactor for a Product with a negative factor, if ``positive``.
@@ -121,7 +121,7 @@ class _Expressions(ConvexCalculus[int]):
 
 
 def _finite(after: Any, before: Values) -> Values:
-    """The values of ``r`` as finite floats, with the shape of the argument.
+    """Return the values of ``r`` as finite floats, with the shape of the argument.
 
     Raises: KcalcError if ``r`` returns anything else.
     """
@@ -222,7 +222,10 @@ class _Paths:
             self.exits.setdefault(state, _Exit(path, index, states, start))
 
     def active(self, values: Sequence[Values], x: float) -> tuple[Node, Node]:
-        """Entry and exit of the first subnetwork with the largest value; if nested, the longest."""
+        """Return (entry, exit) of the first subnetwork with the largest value.
+
+        Among nested subnetworks, it is the longest.
+        """
         best = max(self.exits, key=lambda number: float(values[number]))
         path, last, states, start = self.exits[best]
         longer = range(last, len(path))
@@ -296,16 +299,16 @@ class Maximal(Approximable):
     @overload
     def __call__(self, x: Numbers) -> Array: ...
     def __call__(self, x: Values) -> float | Array:
-        """The maximum at ``x``, elementwise.
+        """Return the maximum at ``x``, elementwise.
 
-        Raises: KcalcError if ``r`` decreases, or is not finite, at the values with which it is
-        called.
+        Raises: KcalcError if ``r`` decreases, or is not finite, at the values that are passed to
+        it.
         """
         array = real_array(x, "x")
         return np.asarray(self._greatest(self.functions, array if array.ndim else float(array)))[()]
 
     def active(self, x: float) -> Subnetwork:
-        """The first subnetwork that attains the maximum at a scalar ``x``.
+        """Return the first subnetwork that attains the maximum at a scalar ``x``.
 
         Among nested subnetworks, it is the longest.
 

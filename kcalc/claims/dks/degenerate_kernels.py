@@ -21,7 +21,7 @@ from .tangent_kernels import theta
 
 
 def _saturating(bench: Bench, low: float, high: float) -> tuple[Network, Phi, int]:
-    """Return a deep network of identical shifted tanh or erf layers, one of them, and their number.
+    """Return a deep network of identical shifted tanh or erf layers, one layer, and the depth.
 
     The layer has Q(1) = 1 and C'(1) in [low, high]. If C'(1) is above 1, C'(c*) < 0.76, so 80
     layers reach the limit. Q'(1) is small, so rounding errors of q do not grow.

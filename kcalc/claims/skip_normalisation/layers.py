@@ -62,7 +62,7 @@ def bounds(
 ) -> Any:
     """Compute kcalc's :func:`smoothness` of the network that equals :class:`Residual`.
 
-    ``weights`` are in the order of its layers.
+    The option ``weights``, if passed, contains one entry per layer, in order.
     """
     net, nodes = kc_network(widths, blocks)
     if "weights" in more:

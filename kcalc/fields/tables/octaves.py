@@ -98,7 +98,8 @@ class Side:
     def _fit_end(self, end: float, noisy: bool) -> float | None:
         """Replace the end, where 1 - C is nearly constant or noise, by a polynomial in sqrt w.
 
-        Differences of 1 - C would lose all digits there. The polynomial goes through the end.
+        Here, w is the distance from the end. Differences of 1 - C would lose all digits there. The
+        polynomial passes through the end point.
 
         If possible, the term sqrt w is omitted, so that C' is finite at the end.
         """

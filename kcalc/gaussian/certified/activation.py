@@ -89,7 +89,7 @@ def certified_within(
 ) -> CertifiedActivation:
     """Return an activation or one of its derivatives, with proven bounds for |x| <= reach.
 
-    ``order`` is the order of the derivative, which is taken away from kinks.
+    ``order`` is the order of the derivative, which excludes delta functions at kinks.
 
     Raises KcalcError for functions that ball arithmetic does not support, for growth that is not
     proven, and for kinks that are not known exactly.

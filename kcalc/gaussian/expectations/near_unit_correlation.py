@@ -1,4 +1,6 @@
-"""E[phi(u) psi(v)] near |c| = 1, where its Hermite series is slow: tables in theta = arccos |c|.
+"""Tables of E[phi(u) psi(v)] as a function of theta = arccos |c|, for |c| near 1.
+
+The Hermite series converges slowly there.
 
 Gamma^(i)(c) = (q1 q2)^(i/2) E[phi^(i)(u) psi^(i)(v)] with derivatives in the sense of
 distributions. Write u = sqrt(q1) (sqrt|c| x + sqrt(1-|c|) y), and v in the same way with an

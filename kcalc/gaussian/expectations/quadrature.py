@@ -1,6 +1,6 @@
 """Quadrature for one function under Gaussians of every width.
 
-A mesh on the preactivation axis gives the rules for all widths.
+The rules for all widths are derived from one mesh on the preactivation axis.
 
 A :class:`Profile` describes a function phi: its derivatives away from kinks, the positions of the
 kinks, and the jumps of phi and its derivatives there. ``mesh(profile, radius)`` bisects [-radius,

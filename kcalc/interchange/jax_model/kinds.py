@@ -18,7 +18,8 @@ def is_of(model: Any, module: str, name: str) -> bool:
 def kind_of(model: Any) -> str:
     """Return the kind of a model: "nnx", "linen", "equinox", "keras" or "function".
 
-    A Linen module comes in a pair with its variables, and a function with its parameters.
+    A Linen module is passed as a pair (module, variables), and a function as a pair (function,
+    parameters).
 
     Raises: KcalcError for other objects.
     """

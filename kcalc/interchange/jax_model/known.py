@@ -66,7 +66,7 @@ def moved(eqn: Any, values: list[KnownArray]) -> list[Any] | None:
 
 
 def spans_of(eqn: Any, values: list[KnownArray]) -> tuple[slice, ...]:
-    """Return the slices that a dynamic slice with known starts takes."""
+    """Return the slices that a dynamic_slice equation with known start indices selects."""
     sizes = eqn.params["slice_sizes"]
     starts = [int(np.asarray(v.array)) for v in values[1:]]
     starts = [min(max(s, 0), n - k) for s, n, k in zip(starts, values[0].shape, sizes, strict=True)]
@@ -74,7 +74,7 @@ def spans_of(eqn: Any, values: list[KnownArray]) -> tuple[slice, ...]:
 
 
 def view_after(eqn: Any, values: list[KnownArray], index: int) -> View | None:
-    """Return an output as a view of a parameter, or None if it is not one."""
+    """Return an output as a view of a parameter, or None if it is not such a view."""
     name = eqn.primitive.name
     if name == "convert_element_type" and len(values) == 1 and values[0].view is not None:
         return values[0].view

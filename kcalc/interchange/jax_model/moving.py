@@ -213,7 +213,7 @@ def _numpy_pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _around(reader: JaxReader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
-    """Recognise the padding that a function applies by calling it on an array of entry indices.
+    """Call a function on an array of entry indices to recognise the padding that it applies.
 
     Returns None for constant padding and for modes that PADDINGS does not name.
     """

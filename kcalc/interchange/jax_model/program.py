@@ -124,7 +124,7 @@ class JaxProgram:
 
     @cached_property
     def runs(self) -> dict[tuple[Any, ...], list[int]]:
-        """Return {equation or module: calls in which it runs}. There are several in a loop."""
+        """Return {equation or module: the calls in which it runs}, with several calls in a loop."""
         found: dict[tuple[Any, ...], list[int]] = {}
         for call in range(len(self.tape)):
             found.setdefault(self.key(call), []).append(call)

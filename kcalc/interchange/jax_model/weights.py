@@ -110,7 +110,7 @@ class JaxWeightEdits:
         }
 
     def _before(self, norm: str) -> str | None:
-        """Return the layer before a removed normalisation if it can take over its bias."""
+        """Return the layer before a removed norm if that layer can take over the norm's bias."""
         ops, op = self.target.ops, self.target.ops.get(norm)
         if op is None or norm not in self.target.gone or "bias" not in self.model.norms[norm]:
             return None
@@ -242,7 +242,9 @@ def entries(layout: Layout) -> np.ndarray:
 def redrawn(
     leaves: Mapping[str, Any], edits: Iterable[Edit], law: str, random: np.random.Generator
 ) -> dict[str, Any]:
-    """Return {parameter: array} after the weight edits; "keep" changes only new biases.
+    """Return {parameter: array} after the weight edits.
+
+    If ``law`` is "keep", only new biases change.
 
     Raises: KcalcError if the parameters do not match the edits.
     """

@@ -75,7 +75,7 @@ class Content:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether all weights have sigma_w = 1 and sigma_b = 0."""
+        """Whether all layers have sigma_w = 1 and sigma_b = 0."""
         return set(self.sigmas) <= {(1.0, 0.0)}
 
     @property

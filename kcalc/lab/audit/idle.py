@@ -26,11 +26,11 @@ def idle_gates(subject: Subject, suspects: Sequence[str]) -> tuple[str, ...]:
     The streams of the first sub-layer are copies of one value, so a norm in the branch cancels the
     gradient of the gates there. If the readout adds up the streams with equal weights, a mixture
     whose columns sum to 1 has no effect in the last sub-layer. Only the parameters of these two
-    sub-layers are examined: in the others, training tells the streams apart.
+    sub-layers are examined, because training makes the streams differ in all others.
 
-    Another run adds noise to the streams, separately wherever an operation reads them. The suspects
-    of the first sub-layer need a gradient of the result in this run, and those of the last mixture
-    need a gradient of a random combination of the last streams.
+    Another run adds noise to the streams, separately wherever an operation reads them. In this
+    run, the result must have a gradient for the suspects of the first sub-layer, and a random
+    combination of the last streams must have a gradient for the suspects of the last mixture.
     """
     structure = subject.measured.structure
     if not suspects or not (structure.several or structure.levels):

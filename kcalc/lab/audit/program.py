@@ -22,13 +22,13 @@ class Value:
     """One tensor of a run.
 
     ``op`` is the operation without its overload, such as "addmm"; it is "input", "parameter",
-    "buffer" or "constant" if no operation made the tensor. ``inputs`` are the values that it read,
-    in the order of its arguments, and ``numbers`` are its other arguments. ``flavour`` is "data" if
-    the value depends on the model's numeric inputs, "weight" if it depends only on parameters, and
-    "other" otherwise. ``weights`` are the parameters in a value of flavour "weight". ``module`` is
-    the module that created the value, and ``ids`` says whether it depends on the inputs at all.
-    ``place`` is the line of the model's source that caused it, and ``call`` is the number of the
-    operation in the run.
+    "buffer" or "constant" if no operation made the tensor. ``inputs`` are the values that the
+    operation read, in the order of its arguments, and ``numbers`` are its other arguments.
+    ``flavour`` is "data" if the value depends on the model's numeric inputs, "weight" if it depends
+    only on parameters, and "other" otherwise. ``weights`` are the parameters in a value of flavour
+    "weight". ``module`` is the module that created the value, and ``ids`` says whether the value
+    depends on the inputs at all. ``place`` is the line of the model's source that created the
+    value, and ``call`` is the number of the operation in the run.
     """
 
     index: int
@@ -184,7 +184,7 @@ class _Run:
     def known(self, tensor: Any) -> Value | None:
         """Return the value of a tensor, or None if no value uses its memory.
 
-        A layout that no recorded operation made is taken as a view of the last value in that
+        A layout that no recorded operation made is treated as a view of the last value in that
         memory, preferably of a value of the same size. (``transpose_`` in a compiled operation
         changes a layout unnoticed.)
         """

@@ -30,7 +30,7 @@ def _base(subject: Subject) -> float:
 
 
 def gpt2(subject: Subject) -> Expected:
-    """Return a common sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
+    """Return a common sigma, divided by (2L)^1/2 for weights that write to a stream of L blocks.
 
     [Radford et al. 2019, section 2.3]
     """
@@ -42,7 +42,10 @@ def gpt2(subject: Subject) -> Expected:
 
 
 def olmo(subject: Subject) -> Expected:
-    """Return fan_in^-1/2; (2 (l+1) fan_in)^-1/2 for writers in block l; width^-1/2 for tables.
+    """Return fan_in^-1/2, with smaller values for weights that write to a stream.
+
+    The value is (2 (l+1) fan_in)^-1/2 for weights that write to a stream in block l, counted from
+    0, and width^-1/2 for tables.
 
     [OLMo, initialisation "mitchell"]
     """
@@ -61,7 +64,7 @@ def olmo(subject: Subject) -> Expected:
 
 
 def deepnorm(subject: Subject) -> Expected:
-    """Return Xavier's sigma for branches, times (8L)^-1/4 except for queries and keys.
+    """Return Xavier's sigma for branches, multiplied by (8L)^-1/4 except for queries and keys.
 
     [Wang et al. 2022, for decoder-only or encoder-only models]
     """
@@ -77,7 +80,9 @@ def deepnorm(subject: Subject) -> Expected:
 
 
 def fixup(subject: Subject) -> Expected:
-    """Return He's sigma times L^(-1/(2m-2)) in branches of m layers; 0 for last layers and readout.
+    """Return He's sigma, multiplied by L^(-1/(2m-2)) in branches of m layers.
+
+    The value is 0 for the last layer of each branch and for the readout.
 
     [Zhang et al. 2019]
     """
@@ -97,11 +102,12 @@ def fixup(subject: Subject) -> Expected:
 
 
 def t_fixup(subject: Subject) -> Expected:
-    """Return Xavier's sigma, times .67 N^-1/4 in N encoder and (9N)^-1/4 in N decoder layers.
+    """Return Xavier's sigma, multiplied by a factor that depends on the depth N.
 
-    These factors apply to values, outputs and MLPs. Layers of a stream that reads another stream
-    belong to a decoder. Tables of a model with a decoder have sigma width^-1/2 (9N)^-1/4. Queries
-    and keys are left out, because their gain is 1 in the paper and 2^-1/2 in the authors' code.
+    The factor is .67 N^-1/4 in an encoder and (9N)^-1/4 in a decoder. It applies to values, outputs
+    and MLPs. Layers of a stream that reads another stream belong to a decoder. Tables of a model
+    with a decoder have sigma width^-1/2 (9N)^-1/4. Queries and keys are left out, because their
+    gain is 1 in the paper and 2^-1/2 in the authors' code.
     [Huang et al. 2020, section 3.2]
     """
     expected: Expected = {}
@@ -283,7 +289,7 @@ def recipe(subject: Subject) -> Iterator[Finding]:
 
 
 def _by_value(subject: Subject, name: str, expected: float) -> bool:
-    """Return whether a recipe's number is the value of every entry of a parameter, not a sigma.
+    """Return whether a recipe's number is the value of a parameter's entries, not their sigma.
 
     This is the case if the number is 0, and for constant parameters other than weights and tables
     (LayerScale, gates, gains).

@@ -1,8 +1,9 @@
 """Record a builder's run: the law and source line of every parameter, and overwritten values.
 
 A dispatch mode intercepts each random fill of memory. The enclosing frames of ``torch.nn.init``, or
-of a function with the same name in another library, show which initialiser it was and which fan it
-used. Uninitialised memory is filled with NaN, which stays in parameters that nothing initialises.
+of a function with the same name in another library, show which initialiser made the fill and which
+fan it used. Uninitialised memory is filled with NaN, which stays in parameters that nothing
+initialises.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _carries_on(value: Value, streams: Sequence[Value]) -> bool:
 
 
 def _scaled_from(value: Value, by_value: dict[int, Value]) -> Value | None:
-    """Return the contraction that was scaled by constants or weights to a value, or None."""
+    """Return the contraction from which scaling by constants or weights made a value, or None."""
     while value.index not in by_value:
         same = [v for v in value.data if v.tensor.numel() == value.tensor.numel()]
         if value.op not in VIEWS | {"mul", "div"} or len(same) != 1:

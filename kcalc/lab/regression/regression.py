@@ -60,7 +60,7 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
 def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> GaussianProcess:
     """Return the Gaussian process with covariance ``kernel``, conditioned on data.
 
-    The data are ``y = f(X) + e``, with e of variance ``noise``.
+    The data are ``y = f(X) + e``, where e has variance ``noise``.
 
     With ``kc.ntk(net).nngp``, this is Bayesian inference in an infinitely wide network. The
     arguments are those of :func:`kernel_regression`, with ``noise`` in place of ``ridge``.
@@ -86,7 +86,10 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
 
 
 class KernelRegression(Shown):
-    """A fitted kernel regression; see :func:`kernel_regression`. JAX inputs give JAX outputs."""
+    """A fitted kernel regression; see :func:`kernel_regression`.
+
+    For JAX inputs, the outputs are JAX arrays.
+    """
 
     ridge_name = "ridge"
 

@@ -1,4 +1,4 @@
-"""Network kernels for scikit-learn. scikit-learn is imported when a kernel is made."""
+"""Network kernels for scikit-learn, which is imported when a kernel is created."""
 
 from __future__ import annotations
 

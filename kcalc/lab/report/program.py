@@ -1,6 +1,6 @@
 """A network as a short program over local maps, with each repeated block written once.
 
-The page evaluates this program.
+The report page evaluates this program.
 
 The state of a feature map consists of groups of channels ``(share, q, gap, mean)`` with ``gap = 1 -
 c``; both inputs have the same q value. The rules are the same as in :mod:`kcalc.calculi.kernel` for
@@ -43,7 +43,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece repeated ``count`` times in a row. Each repetition passes its last feature map on."""
+    """A piece repeated ``count`` times in a row.
+
+    Each repetition passes its last feature map to the next.
+    """
 
     count: int
     steps: tuple[Step, ...]
@@ -85,7 +88,7 @@ class Program:
 def compiled(network: Network) -> Program:
     """Return the program of a network.
 
-    Raises: KcalcError if it has none, with the reason.
+    Raises: a KcalcError that states the reason if the network has no such program.
     """
     require_numbers(network)
     blocks = network.blocks()

@@ -260,7 +260,7 @@ class Comparison(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------

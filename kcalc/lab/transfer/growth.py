@@ -24,7 +24,7 @@ Node = Hashable
 
 
 class NotInNetwork(KcalcError):
-    """Raised if a network omits, or cannot express, what the model's program does."""
+    """Raised if a network omits, or cannot express, part of the model's computation."""
 
 
 WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
@@ -328,8 +328,8 @@ def _key_width(network: Network, node: Node) -> int | None:
 def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> Power:
     """Return the factor by which the scores of an attention node must be multiplied.
 
-    Together with the scale in the network, it divides scores by the number of channels per head,
-    relative to the base.
+    Together with the scale in the network, this factor divides scores by the number of channels per
+    head, relative to the base.
     """
     present = {"sqrt": HALF, "linear": ONE}
     if isinstance(own.scale, str):
@@ -384,9 +384,9 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
 class _Form:
     """The function that an operation without weights computes, regardless of array sizes.
 
-    ``key`` identifies the function and its numerical arguments. ``unbiased`` does so without the
-    factors sqrt(1 - 1 / n), which tend to 1. Such a factor comes from a hand-written norm with the
-    unbiased standard deviation ``h.std()`` of n channels.
+    ``key`` identifies the function and its numerical arguments. ``unbiased`` identifies both
+    without the factors sqrt(1 - 1 / n), which tend to 1. Such a factor comes from a hand-written
+    norm with the unbiased standard deviation ``h.std()`` of n channels.
     """
 
     key: tuple[Any, ...]
@@ -403,7 +403,10 @@ class _Form:
 
 
 def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
-    """Return {label: form}. It omits ``sums`` on the stream, whose factors have separate rules."""
+    """Return {label: form} without the ``sums`` on the stream.
+
+    The factors of these sums have separate rules.
+    """
     found, added = {}, set(network.nodes_of(L.Positions))
     known, norms = labels(network), _bessel(network)
     for node, op, reads in network.operations:

@@ -1,4 +1,4 @@
-"""The rules as an optax transformation."""
+"""The transfer rules as an optax transformation."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Sizes as powers of width and depth, which are products of symbols compared at large width.
+"""Sizes as powers of width and depth.
 
-A symbol is the ratio of a size in the larger network to the same size in the base. Widths may grow
-at different rates: if one width grows 4 times and another 16 times, the first grows as the square
-root of the second. Powers are compared by their degree in the fastest-growing width, taking these
-rates into account. In a tie, the power of the depth decides. Degrees that differ by less than 1/10
-(because of rounded widths) count as equal.
+A power is a product of powers of symbols, and powers are compared at large width. A symbol is the
+ratio of a size in the larger network to the same size in the base. Widths may grow at different
+rates: if one width grows 4 times and another 16 times, the first grows as the square root of the
+second. Powers are compared by their degree in the fastest-growing width, taking these rates into
+account. In a tie, the power of the depth decides. Degrees that differ by less than 1/10 (because of
+rounded widths) count as equal.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def _weighed(f: Fold, step: Step, x: Ref, w: Ref, fans: tuple[Power, Power, Powe
 
 
 def _computed(f: Fold, w: Value) -> str:
-    """Return the reason why computed weights have no rule, or "" for arrays that are no weights."""
+    """Return why computed weights have no rule, or "" for arrays that are not weights."""
     return (
         "its weights are computed from parameters, and there are rules only for reordering, fixed "
         "factors, gains and weight norm"

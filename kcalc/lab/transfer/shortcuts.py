@@ -1,10 +1,10 @@
 """The share of a residual stream that survives from block to block, and its branch factors.
 
-Powers of the depth assume a stream that carries the contribution of every block to its end, x +
-f(x). A stream with shortcuts of weight 0.7 forgets: the share of the first block shrinks as 0.7^L,
-the stream is renewed every few blocks, and changes of the output are not powers of L. The share
-that survives all blocks must therefore be about the same in both networks. The page on the theory
-of transfer has the derivation.
+Powers of the depth assume a stream of blocks x + f(x), which carries the contribution of every
+block to the end. A stream with shortcuts of weight 0.7 forgets: the share of the first block
+shrinks as 0.7^L, the stream is renewed every few blocks, and changes of the output are not powers
+of L. The share that survives all blocks must therefore be about the same in both networks. The
+documentation page on the theory of transfer contains the derivation.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
 
     ``along`` contains the operations on the stream whose number grows with its branches.
 
-    Raises: KcalcError if one of them is not a sum, a norm, or a function that leaves its own values
-    unchanged.
+    Raises: KcalcError if one of these operations is not a sum, a norm, or an idempotent function
+    such as ReLU.
     """
     slots: dict[Node, set[int]] = {}
     for branch in found:

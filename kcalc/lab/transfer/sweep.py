@@ -309,7 +309,7 @@ def transfer_check(
     seeds
         The number of runs of each kind. The confidence interval of the gain needs at least five.
     standard
-        True performs only the runs without rules.
+        Whether to perform only the runs without rules.
     loss
         See :func:`kcalc.trained_coordinates`.
     unknown

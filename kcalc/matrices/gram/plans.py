@@ -180,7 +180,7 @@ class PairPlan:
 
 
 def _summary(pair: tuple[Array, Array]) -> list[float]:
-    """Return two numbers per positive array; one of them depends on the order of its entries."""
+    """Return two sums for each of two positive arrays; one sum depends on the order of entries."""
     return [
         float(v @ weights)
         for v in pair

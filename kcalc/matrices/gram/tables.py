@@ -1,12 +1,12 @@
 """Tables of kernels as functions of the gap.
 
-The NNGP and the tangent kernel share an interval index. Each takes one gather and one Horner pass.
+The NNGP and the tangent kernel share an interval index. Each needs one gather and one Horner pass.
 
 As in :mod:`kcalc.fields.tables.dyadic`, the distance w to c = 1 or c = -1, whichever is nearer, is
-divided into octaves, and these into equal intervals. The leading bits of w are the index, and the
-following bits the coordinate. Clearly different rows need only a few octaves, which stay in cache.
-Near-duplicates, whose gaps come from differences, need up to a thousand octaves, which are created
-on demand.
+divided into octaves, which are divided into equal intervals. The leading bits of w are the index,
+and the following bits are the coordinate. Clearly different rows need only a few octaves, which
+stay in cache. Near-duplicates, whose gaps come from differences, need up to a thousand octaves,
+which are created on demand.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class OctaveRows:
         return ((1023 - self.octaves) << BITS) - 1
 
     def locate(self, w: Array, upper: Array) -> tuple[Array, Array]:
-        """Return (row, coordinate in [-1/2, 1/2)) of distances w <= 1, contiguous float64.
+        """Return (row, coordinate in [-1/2, 1/2)) for distances w <= 1.
 
-        w is overwritten. Distances below the last octave belong to row 0.
+        w must be a contiguous float64 array, and it is overwritten. Distances below the last octave
+        belong to row 0.
         """
         bits = w.view(np.int64)
         row = bits >> _SHIFT
@@ -211,7 +212,9 @@ class AngleTable:
 
 
 def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> AngleTable:
-    """Return the table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of each bank.
+    """Return the table of ``function``, which maps gaps (n,) to kernels (2 * banks, n).
+
+    The kernels are the NNGP and the NTK of each bank.
 
     ``odd`` means that the kernels belong to an odd network, with NNGP(-c) = -NNGP(c), and likewise
     for the NTK. c < 0 is then not evaluated. Raises KcalcError if the function is not finite.

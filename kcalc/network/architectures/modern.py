@@ -101,8 +101,8 @@ def convnext(
 ) -> Network:
     """Build a ConvNeXt at a single resolution.
 
-    Its layers are the patches, ``blocks`` residual blocks, a global mean, a LayerNorm and a
-    readout.
+    Its layers are a convolution over patches, ``blocks`` residual blocks, a global mean, a
+    LayerNorm and a readout.
 
     A branch is a depthwise ``kernel x kernel`` convolution, a LayerNorm, an Affine to ``expansion *
     features`` channels, the activation, and an Affine back. A depthwise convolution reads one
