@@ -70,7 +70,7 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             "built_by_width:build --input 2,4 --width 8 --to 16 --depth 1 --to-depth 2",
-            "has no counterpart|depths of the networks differ|several counterparts|different places",
+            "no counterpart|depths of the networks differ|several counterparts|different places",
         ),
     ],
 )
