@@ -576,7 +576,7 @@ class MapReading(KernelReading):
         return NodeValue(*(np.asarray(part)[()] for part in (q1, q2, 1 - gap.value)))
 
     def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
-        """The map with the given letter as a named composition."""
+        """Return the map denoted by the given letter, as a named composition."""
         return symbolic_map(self.network, q1, q2, letter, self.assume)
 
     def symbolic_notes(self) -> tuple[Assumption, ...]:

@@ -99,7 +99,7 @@ class Replay:
         self.steps = found[::-1]
 
     def __call__(self, values: Mapping[Node, Any]) -> dict[Node, Any]:
-        """Compute {node: result} for values of the given numbers."""
+        """Compute {node: result} for given values of the numbers that the tape reads."""
         known = {place: values[node] for node, place in self.given.items()}
         for place, function, arguments, last in self.steps:
             known[place] = function(

@@ -118,8 +118,8 @@ def _tells(op: Linear) -> bool:
 def _same_moments(op: Linear, other: Linear) -> bool:
     """Whether the sums of |w| and w^4, in units of the largest |w|, agree for both layers.
 
-    Both sums are independent of the order of the weights and of a common factor. For independent
-    draws, the sums and the root mean square do not all agree to six digits.
+    Neither sum changes if the weights are reordered or multiplied by a common factor. For
+    independent draws, the sums and the root mean square practically never agree to six digits.
     """
     moments = (absolute_moments(layer.weight, layer.statistics.top) for layer in (op, other))
     return bool(np.allclose(*moments, rtol=ALIKE, atol=0))

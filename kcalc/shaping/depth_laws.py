@@ -346,7 +346,7 @@ class _Block:
 
     @cached_property
     def additive(self) -> bool:
-        """Whether the stream is exactly the input of the block plus branches."""
+        """Whether the stream is exactly the block's input plus its branches."""
         stream = self.entry
         for node, (shortcut, _) in trunk_sums(self.network).items():
             if shortcut[0] != stream or float(shortcut[1]) != 1:

@@ -130,8 +130,8 @@ class TransformerSystem(ABC):
             return start
         asked = ", ".join(f"{name} = {value:g}" for name, value in self.targets.items())
         raise UnreachableTarget(
-            f"found no constants with {asked}; pass fewer targets, and read the other values "
-            "from the result"
+            f"found no constants with {asked}; pass other values for these targets (targets that "
+            "you omit may have default values)"
         )
 
 

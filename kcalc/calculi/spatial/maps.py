@@ -255,7 +255,7 @@ class SpatialKernelMap(OfReading, Shown):
     ) -> Array:
         """The cosines of the outputs for all pairs of images.
 
-        A cosine is nan if an output is 0 for all weights.
+        A cosine is nan if either output is 0 for all weights.
         """
         table, own = self._table(X, Y, False, memory, progress)
         first, second = own

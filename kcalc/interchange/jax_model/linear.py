@@ -190,7 +190,7 @@ def _unpadded(reader: JaxReader, name: str, axes: list[int], pads: Any) -> tuple
 def sliced_linear(reader: JaxReader, name: str, start: int, stop: int) -> str | None:
     """Return a Linear with only the outputs from ``start`` to ``stop`` of the Linear ``name``.
 
-    Returns None if the operation is not a Linear, or has groups.
+    Return None if the operation is not a Linear, or has groups.
     """
     recipe = reader.recipes.get(name)
     if recipe is None or recipe.op.groups != 1 or recipe.op.bias is not None:

@@ -206,7 +206,7 @@ def _stream(skip: Value, merges: dict[int, Merge]) -> int:
 def _several_inside(
     branch: Value, seen: int, by_value: dict[int, Contraction], mask: int
 ) -> tuple[Contraction, ...]:
-    """Return the contractions of a branch, without those in the bit mask ``seen``."""
+    """Return the contractions of a branch, excluding those in the bit mask ``seen``."""
     own = (branch.ancestors | 1 << branch.index) & mask & ~seen
     return tuple(by_value[i] for i in bits(own) if i in by_value and by_value[i].fan_in > 1)
 

@@ -276,7 +276,7 @@ def _shaped(
 def _by_grid(phi: Activation, k: Constants, n: int, excess: float) -> Array:
     """Return ((1 - C)/(1 - c) - psi)/excess by the trapezoid rule.
 
-    It uses 1 - C = E (f(u) - f(v))^2 / 2 with u, v = cos(theta/2) x +- sin(theta/2) y.
+    This uses 1 - C = E (f(u) - f(v))^2 / 2 with u, v = cos(theta/2) x +- sin(theta/2) y.
     """
     theta, gap = angles(n)
     x = np.linspace(-8.75, 8.75, 71)

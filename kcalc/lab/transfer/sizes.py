@@ -58,7 +58,7 @@ class Setting:
     whether weight changes are aligned with the layer's input. ``initial`` is {role: size of initial
     weights relative to the size chosen here}, for other parametrisations. ``capped`` says whether
     changes may not exceed the weights; this does not apply to ``zeros``, the weights that start at
-    0. ``order`` is the order of powers. ``given`` is {branch: p} if the network already multiplies
+    0. ``order`` compares powers. ``given`` is {branch: p} if the network already multiplies
     the branch by L^-p.
     """
 
