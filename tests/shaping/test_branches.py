@@ -19,6 +19,7 @@ from kcalc.shaping.choose_branch import solve, solve_all
 from kcalc.shaping.conditions import SlopeSystem, inwards
 from kcalc.shaping.continuation import BranchEnd, follow_branch
 from kcalc.shaping.solver import NewtonPoint
+from kcalc.shaping.starting_points import curves
 
 A = kc.architectures
 
@@ -46,6 +47,15 @@ def test_a_fold_is_found_to_nine_digits() -> None:
         for step in (-1e-6, 1e-6)
     )
     assert near and not far
+    assert end.target < 0.9 and solve(systems(1.9)).alpha  # on another curve, which ends later
+    with pytest.raises(UnreachableTarget, match=r"C'\(1\) = 1\.979"):
+        solve(systems(5.0))
+    tanh = SlopeSystem(kc.activation("tanh"), 0.02)
+    start, last = solve([tanh.at(0.4)]), solve([tanh])
+    back = follow_branch(tanh, NewtonPoint(math.log(start.alpha), start.beta))
+    assert isinstance(back, NewtonPoint) and back.beta == pytest.approx(last.beta)
+    # tanh is odd: curves come in mirrored pairs
+    assert sum(point.beta for point in curves(tanh)) == pytest.approx(0, abs=1e-9)
 
 
 # -- steep activations -----------------------------------------------------------------------------
