@@ -67,7 +67,7 @@ def block(*layers: Layer) -> kc.Network:
 def test_blocks_without_an_inner_fixed_point() -> None:
     relu = depth_limit(block(Affine(8, sigma_w=sp.sqrt(2)), Nonlinear("relu")))
     assert relu.c == 1.0 and relu.rate == pytest.approx(1.0, abs=1e-9)
-    assert depth_limit(block(Affine(8, sigma_w=2), Nonlinear("tanh"))).c == 0  # C is odd
+    assert depth_limit(block(Affine(8, sigma_w=2), Nonlinear("erf"))).c == 0  # C is odd
     with refused("identity at q"):
         depth_limit(block(Affine(8), Affine(8)))
     two = wired(("x", Input(3)), ("a", Affine(3)), ("b", Affine(3), "x"))
