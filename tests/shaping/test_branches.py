@@ -46,6 +46,13 @@ def test_a_fold_is_found_to_nine_digits() -> None:
         for step in (-1e-6, 1e-6)
     )
     assert near and not far
+    assert end.target < 0.9 and solve(systems(1.9)).alpha  # on another curve, which ends later
+    with pytest.raises(UnreachableTarget, match=r"C'\(1\) = 1\.979"):
+        solve(systems(5.0))
+    tanh = SlopeSystem(kc.activation("tanh"), 0.02)
+    start, last = solve([tanh.at(0.4)]), solve([tanh])
+    back = follow_branch(tanh, NewtonPoint(math.log(start.alpha), start.beta))
+    assert isinstance(back, NewtonPoint) and back.beta == pytest.approx(last.beta)
 
 
 # -- steep activations -----------------------------------------------------------------------------

@@ -35,6 +35,8 @@ def test_a_gelu_stream_by_hand() -> None:
     square = weights / weights.sum() @ (x * np.vectorize(lambda t: float(mp.ncdf(t)))(x)) ** 2
     np.testing.assert_allclose(profile.q, 1 + np.arange(6) * (1 + square), rtol=1e-9)
     np.testing.assert_allclose(profile.entropy[1:], 0, atol=1e-15)
+    mixed = depth_profile(stack(2, shortcut_weight=1, residual_weight=0.5), tokens=1)
+    np.testing.assert_allclose(np.diff(mixed.q), mixed.branch[1:])
 
 
 def test_finite_key_widths_average_the_entropy() -> None:

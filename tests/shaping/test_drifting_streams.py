@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import mpmath as mp
+import numpy as np
 import pytest
 import sympy as sp
 
 import kcalc as kc
 from kcalc import activation, chain, depth_laws, residual
 from kcalc.network.layers import Affine, Nonlinear
+from kcalc.shaping.depth_laws import _gradient_law
+from kcalc.shaping.drifting_streams import Pace, Way, approach_of
 
 X = sp.Symbol("x")
 
@@ -163,3 +166,15 @@ def test_q_that_vanishes_faster_than_any_exponential() -> None:
     assert found.growth == 0 and found.gradient_mean == 0
     # C = (1 + 2 c^2) / 3
     assert found.cosine == pytest.approx(0.5) and found.cosine_rate == pytest.approx(2 / 3)
+    # blocks of known flow: none, 1 - x ~ q, and dx/dq = -q x with dq/dL = -q^2
+    assert Way(lambda q, x: (q, x), -1).velocity(0.0, 0.3) == (0, 0)
+    kept = math.exp(-0.01)
+    way = Way(lambda q, x: (q * kept, 1 - (1 - x) * kept), -1)
+    assert way.carried(0.0, 0.5, -3.0) == pytest.approx(1 - 0.5 * math.exp(-3), abs=1e-9)
+    way = Way(lambda q, x: (q - q * q, x + q**3 * x), -1)
+    law = approach_of(way, Pace("power", 0.0, 1.0, 1.0, (9.0, 9.5, 10.0)), 0.5)
+    assert (law.power, law.size) == (2, pytest.approx(0.5 / 2, rel=1e-4))
+    # q ~ L and log-gradients that change by 3 / sqrt(L) per block add up to 6 sqrt(L)
+    pace = Pace("power", 0.0, 1.0, 1.0, (1.0, 2.0, 3.0, 4.0, 5.0))
+    stretched = _gradient_law(3 * np.exp(0.5 * np.array(pace.places)), pace)
+    assert stretched == pytest.approx((0.5, 6.0))

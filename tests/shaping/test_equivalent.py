@@ -174,6 +174,7 @@ def test_layers_without_bias_cannot_carry_shifts() -> None:
     )
     found = check(scaled, np.random.default_rng(9))
     assert found.arrays(drawn(scaled, np.random.default_rng(0)))["affine_1"][1] is None
+    assert found.network.layer("affine_2").sigma_w == 3
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:

@@ -48,6 +48,8 @@ def test_layers_that_pass_blocks_on_and_layers_that_read_them_as_one() -> None:
     rng = np.random.default_rng(12)
     check(joined(), rng)
     check(joined(Identity(), Scale(-0.7)), rng)
+    steps = ("a", Affine(4)), ("m", Nonlinear(SHIFTED)), ("b", Affine(5, bias=False), "x")
+    check(wired(*steps, ("c", Concat(), "m b"), ("y", Affine(2)), features=3), rng)
     # blocks that are alike may be mixed
     check(joined(Flatten(), second=SHIFTED), rng, (2, 2), {"y": 36})
     for layer in (Flatten(), LayerNorm()):

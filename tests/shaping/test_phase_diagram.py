@@ -19,6 +19,14 @@ def test_relu_near_its_edge_has_the_fixed_point_of_the_formula() -> None:
     for row, bias in enumerate((0.1, 0.3)):
         assert found.q[row] == pytest.approx(bias**2 / (1 - weights**2 / 2), rel=1e-6)
     assert np.all(found.chi < 1) and np.all(found.c == 1)
+    # sin: Q = exp(-q) sinh(q), and C(c) Q = exp(-q) sinh(c q)
+    found = phase_diagram("sin", s := np.array([2.0, 2.1]), b := [0.5, 0.6])
+    q, b = found.q, np.array(b)[:, None]
+    inner, outer = (s * s * np.exp(-q) * np.sinh(c * q) + b * b for c in (found.c, 1))
+    np.testing.assert_allclose(outer, q, rtol=2e-13)
+    np.testing.assert_allclose(inner, found.c * q, rtol=1e-6)
+    slope = s * s * np.exp(-q) * np.cosh(found.c * q)
+    np.testing.assert_allclose(np.exp(-1 / found.depth), slope, rtol=1e-6)
 
 
 def test_growth_without_end_has_no_fixed_point() -> None:

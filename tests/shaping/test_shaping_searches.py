@@ -67,6 +67,7 @@ def block(*layers: Layer) -> kc.Network:
 def test_blocks_without_an_inner_fixed_point() -> None:
     relu = depth_limit(block(Affine(8, sigma_w=sp.sqrt(2)), Nonlinear("relu")))
     assert relu.c == 1.0 and relu.rate == pytest.approx(1.0, abs=1e-9)
+    assert depth_limit(block(Affine(8, sigma_w=2), Nonlinear("erf"))).c == 0  # C is odd
     with refused("identity at q"):
         depth_limit(block(Affine(8), Affine(8)))
     two = wired(("x", Input(3)), ("a", Affine(3)), ("b", Affine(3), "x"))
@@ -103,6 +104,9 @@ def test_functions_that_grow_beyond_the_rules() -> None:
     for q in (10.0, 100.0, 1000.0):
         with refused(r"'exp' .*fast.* at input scale"):
             variances(activation("exp"), q)
+    # sin(x^2) oscillates: E phi'^2 = 2 q + 2 Re q (1 - 4 i q)^(-3/2)
+    weight, _ = variances(activation(sp.sin(X**2)), 3.0)
+    assert 1 / weight == pytest.approx(6 + 6 * ((1 - 12j) ** -1.5).real, rel=1e-12)
     points = edge_curve("exp", 29)
     assert points and all(p.sigma_b == pytest.approx(math.sqrt(p.q - 1), rel=1e-9) for p in points)
     assert all(p.sigma_w == pytest.approx(math.exp(-p.q), rel=1e-11) for p in points)
@@ -112,8 +116,9 @@ def test_no_edge_of_chaos() -> None:
     """phi = sqrt(1 + x^2): E phi^2 = 1 + q and E phi'^2 < 1, so that sigma_b^2 = q - E phi^2 / E
     phi'^2 < 0.
     """
-    with pytest.raises(UnreachableTarget, match="has no edge of chaos"):
-        kc.shape(A.vanilla(4, activation(sp.sqrt(1 + X**2))), method="eoc", sigma_w=1.0)
+    for sigma_w in (1.0, 2.0):
+        with pytest.raises(UnreachableTarget, match="has no edge of chaos"):
+            kc.shape(A.vanilla(4, activation(sp.sqrt(1 + X**2))), method="eoc", sigma_w=sigma_w)
 
 
 def test_the_nearest_point_of_an_edge() -> None:

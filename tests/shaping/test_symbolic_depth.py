@@ -56,6 +56,7 @@ def test_slopes_and_curvatures_at_depth(name: str) -> None:
 
 
 def test_formal_slope_and_curvature_by_composition() -> None:
+    assert vanilla_maps("relu", L).gap == 9 * sp.pi**2 / (2 * L**2)
     deep = vanilla_maps(depth=L)
     # of the gap after some layers, in the gap t before: first t - second t^2/2
     first, second = sp.Integer(1), sp.Integer(0)

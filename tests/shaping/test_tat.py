@@ -6,6 +6,7 @@ Published slopes, curvature conditions, the ends of what can be reached.
 from __future__ import annotations
 
 import json
+import math
 
 import mpmath
 import pytest
@@ -13,6 +14,9 @@ import sympy as sp
 from refusals import refusals
 
 import kcalc as kc
+from kcalc.shaping.conditions import CurvatureSystem, SlopeSystem
+from kcalc.shaping.solver import branches
+from kcalc.shaping.starting_points import curves
 
 A = kc.architectures
 
@@ -33,6 +37,13 @@ def test_both_signs_of_the_mean_are_found() -> None:
     found = s.all_solutions["tanh"]
     assert kc.shaping.mirrors(found)[0] == (0, 1)
     assert found[0].beta == pytest.approx(s.constants["tanh"].beta)
+    assert [row[-1] for row in found.rows[1:3]] == ["", "0"]
+    pairs = [point.beta for point in curves(SlopeSystem(kc.activation("tanh"), 0.02))]
+    assert sum(pairs) == pytest.approx(0, abs=1e-9) and len(pairs) > 1
+    # where a b' + b |b| / sqrt(2) = 0 with a = tanh', b = a', t = tanh: 3 t^2 - 1 = sqrt(2) t |t|
+    starts = branches(CurvatureSystem(kc.activation("tanh"), 0.3))
+    squares = [math.tanh(start.beta) ** -2 for start in starts]
+    assert squares == pytest.approx([3 + math.sqrt(2), 3 - math.sqrt(2)])
 
 
 test_refusals_say_why = refusals(

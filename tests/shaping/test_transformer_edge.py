@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import kcalc as kc
 from kcalc import architectures
+from kcalc.shaping.transformer_stream import Stream
 
 stack = architectures.transformer_stack
 WIDTH, HEADS, TOKENS = 192, 6, 12
@@ -32,6 +33,8 @@ def test_closed_forms_of_one_block() -> None:
     s = edge(net, tokens=8, growth=3, token_slope=0.5)
     (_, through), _ = s.weights.values()
     assert through == pytest.approx(1, rel=1e-9)
+    q, _ = Stream.of(s.network, s.start).profile()
+    assert len(q) == 3 and q[-1] == pytest.approx(3 * q[0])
     bare = stack(1, 64, 2, placement="none", shortcut_weight=0)
     s = edge(bare, tokens=8, token_cosine=1.0, token_slope=0.75, zeta=1.5)
     assert s.identity is not None
