@@ -15,7 +15,9 @@ from refusals import refusals, refused
 
 import kcalc as kc
 from kcalc import TrainedCoordinates, TransferCheck, chain, trained_coordinates, transfer
-from kcalc.lab.transfer.coordinates import outputs_of
+from kcalc.lab.transfer import sweep
+from kcalc.lab.transfer.coordinates import family_of, outputs_of
+from kcalc.lab.transfer.rules import options
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -377,12 +379,8 @@ def test_training_one_parameter_that_is_not_there() -> None:
     model.head = Linear(32, 5, bias=False)
     seen = outputs_of(model, X)
     torch.testing.assert_close(seen["head [0]"] + seen["head [1]"], seen["head"], rtol=0, atol=1e-5)
-    check = kc.transfer_check(
-        lambda width: nn.Sequential(Linear(16, width, bias=False), Linear(width, 5, bias=False)),
-        X, Y, (0.1, 0.2, 0.4), (4, 8),
-        steps=1, seeds=1, standard=True, loss=lambda output, y: 0 * output.sum() + 2,
-    )  # fmt: skip
-    assert check.losses == pytest.approx(2)
+    constant = family_of(perceptron, 4, (X, Y), options("sgd"), lambda out, y: 0 * out.sum() + 2)
+    assert sweep._run(constant, perceptron(4), [], (1, 8, 0)) == pytest.approx(2)
 
 
 @pytest.mark.slow
