@@ -12,6 +12,7 @@ BAD = {
     "weight_decay must be positive": (0.1, 0),
     "lr \\* weight_decay must be less than 1": (2, 0.5),
     "betas must lie": (0.1, 0.1, (1.0, 0.9)),
+    "betas must lie in": (0.1, 0.1, (0.9, 1.0)),
     "betas must be two": (0.1, 0.1, (0.9,)),
     "lr": ("a", 0.1),
     "weight_decay": (0.1, float("nan")),

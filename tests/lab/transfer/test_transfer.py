@@ -13,6 +13,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc import abc_exponents, architectures, chain, repeat, residual, transfer
+from kcalc.lab.transfer.powers import order_of
 
 L = kc.layers
 Affine, Input, LayerNorm, Nonlinear = L.Affine, L.Input, L.LayerNorm, L.Nonlinear
@@ -76,6 +77,16 @@ def test_branches_end_with_weights_that_take_the_factor() -> None:
     last = plain["affine_3.weight"]
     assert last.exponent("init_std", "depth") == last.exponent("learning_rate", "depth") == -1
     assert other["affine_3.weight"].exponent("init_std", "depth") == 0
+    dropped = chain(LayerNorm(), Affine(), L.Dropout(0.1))
+    found = transfer(chain(Input(8), Affine(), repeat(residual(dropped), 2), Affine(10)))
+    assert found["affine_2.weight"].exponent("init_std", "depth") == -1 and not found.edits
+
+    def scaled(depth: int) -> kc.Network:
+        block = residual(chain(LayerNorm(), Affine(16)), residual_weight=depth**-0.5)
+        return chain(Input(16), repeat(block, depth))
+
+    halved = transfer(scaled(4), base=scaled(2))
+    assert halved["affine_1.weight"].exponent("init_std", "depth") == -HALF  # the rest of 1 / L
 
 
 # -- folds -----------------------------------------------------------------------------------------
@@ -132,6 +143,8 @@ def test_ratios_that_differ_are_symbols_of_their_own() -> None:
     assert found.ratios == {"n_1": 2.0, "n_2": 4.0}
     rates = [found[f"affine_{k}.weight"].learning_rate for k in (1, 2, 3, 4)]
     assert rates == [1, 0.5, 0.25, 0.5]
+    slow, fast = sp.symbols("n_1 n_2", positive=True)
+    assert order_of({slow: 4, fast: 16}).degrees(slow)[0] == pytest.approx(1 / 2)  # 4 = sqrt(16)
     spectral = transfer(net(32, 80), base=net(16, 20), optimizer="muon")
     # a matrix of 80 rows and 32 columns already stands behind sqrt(rows / columns)
     assert spectral["affine_2.weight"].learning_rate == pytest.approx(1)
@@ -175,6 +188,7 @@ REFUSED = {
     "no residual branches": lambda: transfer(perceptron(), axes="depth"),
     "axes must not be empty": lambda: transfer(perceptron(), axes=()),
     "pass both base= and to=": lambda: transfer(perceptron(), base=64),
+    "got base=0 and to=64": lambda: transfer(perceptron(), base=0, to=64),
     "needs no example inputs": lambda: transfer(perceptron(), 64),
     "hidden layer has a fixed width": lambda: transfer(vanilla(2, features=8)),
     "no depth exponents": lambda: transfer(residual_network(), alignment="none"),

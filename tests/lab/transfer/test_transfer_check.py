@@ -64,3 +64,6 @@ def test_what_a_gain_needs() -> None:
             ask()
     with refused("at"):
         alone.gain("here")
+    late, early = [3.0, 3, 3, 1], [3.0, 1, 0, 0]
+    ends = TransferCheck((64.0, 256.0), RATES, np.exp([late, early])[..., None])
+    assert ends.crossing_shift(math.exp(2)) == pytest.approx(0.5 - 2.5)

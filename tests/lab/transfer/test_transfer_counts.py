@@ -87,3 +87,11 @@ def test_codes_that_are_normalised_are_noted() -> None:
 
     notes = transfer(build, FLAT, base=32, to=64).assumptions
     assert any("readout" in one.text and one.kind == "heuristic" for one in notes)
+
+    def both(width: int) -> Any:
+        parts = {"i": Linear(16, width), "o": Linear(width + 16, 5, bias=False)}
+        return Model(lambda m, x: m.o(torch.cat([m.i(x), x], 1)), **parts)
+
+    # the factor n at columns that start with 1 / n is enough
+    (edit,) = transfer(both, FLAT, base=16, to=64).edits
+    assert edit.endswith("multiply these channels by n_1 = 2.5 at the input of 'o'")

@@ -188,6 +188,20 @@ WITHOUT = {
         ),
         "'amax'.*grows.*unknown=",
     ),
+    "a maximum over the root of the width": (
+        lambda w: Model(
+            lambda m, x: m.o(m.i(x).unflatten(1, (2 if w == 32 else 4, -1)).amax(1)[:, :1]),
+            i=Linear(16, w), o=Linear(1, 5),
+        ),
+        "'amax'.*grows",
+    ),
+    "a readout that is also added": (
+        lambda w: Model(
+            lambda m, x: (torch.relu(m.i(x)) + m.g) @ m.g,
+            i=Linear(16, w, bias=False), g=nn.Parameter(torch.ones(w)),
+        ),
+        "g is used in two conflicting roles.*untie them",
+    ),
     "other numbers": (
         lambda w: Model(
             lambda m, x: m.o(F.leaky_relu(torch.stack([m.i(x), m.i(x)]).sum(0), 1 / w)),

@@ -84,6 +84,8 @@ def test_the_rank_is_noted_and_asked_for() -> None:
         transfer(perceptron(), optimizer="adamw", rank="full")
     with refused("rank"):
         transfer(perceptron(), optimizer="muonh", rank="low")
+    having = {name for name, one in OPTIMIZERS.items() if one.optax}
+    assert having == {"sgd", "adamw", "lion"}  # the others have no optax transformation
 
 
 def layers(width: int, zeros: bool = False) -> Any:

@@ -175,6 +175,22 @@ def test_shortcuts_of_networks_of_our_own() -> None:
     with refused("forgets"):  # the stem is added again, and keeps the size, not what blocks add
         transfer(injected)
 
+    def post(blocks: int) -> kc.Network:
+        """Each norm keeps 1 / 1.02 of the stream, because 2% of its input is new."""
+        steps: list[Any] = [("n0", L.Affine(8), "x")]
+        for k in range(1, blocks + 1):
+            steps += [
+                (f"f{k}", L.Affine(8), f"n{k - 1}"),
+                (f"e{k}", L.Nonlinear("tanh"), "x"),
+                (f"s{k}", L.Sum((1, 0.02, 1)), f"n{k - 1} e{k} f{k}"),
+                (f"n{k}", L.LayerNorm()),
+            ]
+        return wired(("x", L.Input(8)), *steps, ("out", L.Affine(2)))
+
+    notes = transfer(post(4), base=post(2)).assumptions
+    shares = f"{1.02**-1:.3g} of the stream to its end in the base, but {1.02**-3:.3g} here"
+    assert any(shares in one.text for one in notes)
+
 
 # -- fused projections -----------------------------------------------------------------------------
 
