@@ -104,10 +104,8 @@ def _fold(
             except FreshnessError as error:
                 error.at(owner(node))
                 if isinstance(operation, Post) and _reads_others_preactivated(network, owner(node)):
-                    raise FreshnessError(
-                        f"{error.message} (net.preactivated() rewrites the ResNet as V2)",
-                        error.option,
-                    ).at(error.node) from None
+                    message = f"{error.message}{AS_V2}"
+                    raise FreshnessError(message, error.option).at(error.node) from None
                 raise
         if after is not None:
             after(node, states)
@@ -207,6 +205,7 @@ def unknown_gradient(what: str, node: Hashable) -> KcalcError:
 
 
 # calculi that support LayerNorm, and BatchNorm with large batches
+AS_V2 = " (net.preactivated() rewrites the ResNet as V2)"
 KERNELS = (
     "kernel maps",
     "gradients",

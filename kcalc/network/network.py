@@ -735,7 +735,9 @@ def require_network(network: object) -> None:
     """Raise a KcalcError if ``network`` is not a Network."""
     if not isinstance(network, Network):
         if isinstance(getattr(network, "network", None), Network):
-            remedy = "give its .network"
+            remedy = "pass its .network"
+        elif isinstance(getattr(network, "networks", None), tuple):
+            remedy = "pass one of its .networks"
         elif callable(network):
             remedy = "read a model first, kc.read(model, x).network"
         else:

@@ -346,7 +346,7 @@ def shape(
                     f"unknown target of method {glimpse(method)}: {name!r} is a target of "
                     f"{owners}, while {own}"
                 )
-            raise unknown(f"target of method {glimpse(method)}", name, allowed)
+            raise unknown("argument of kc.shape", name, {*allowed, "activation", "method"})
     if shape_other is not None:
         return shape_other(network, METHODS[method], method, {"activation": activation, **targets})
     return METHODS[method](network, activation, **targets)

@@ -55,6 +55,14 @@ class RegionalShaping(Approximable, Tabled, OfModel):
     prepared: tuple[str, ...] = field(default=(), repr=False)
     reading: Any = field(default=None, repr=False, compare=False)
 
+    def __getattr__(self, name: str) -> Any:
+        if name in Shaping.__dataclass_fields__ or (name[:1] != "_" and hasattr(Shaping, name)):
+            raise AttributeError(
+                f"a model that was shaped in regions has no .{name} as a whole; use "
+                f"s.regions[node].{name}, where node is one of {list(self.regions)}"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @property
     def networks(self) -> tuple[Network, ...]:
         """The shaped networks, one per region."""
@@ -204,7 +212,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     def __repr__(self) -> str:
         count, rest = len(self.regions), len(self.left_alone)
-        text = f"{self.method}, {count} region{'s' * (count != 1)}, {rest} nodes left alone"
+        text = f"{self.method}, {count} region{'s' * (count != 1)}, {rest} node{'s' * (rest != 1)} left alone"
         return f"RegionalShaping({marked(text, self)})"
 
 

@@ -145,3 +145,20 @@ def test_programs_of_a_model_shaped_in_parts_are_refused(target: str) -> None:
         shaping.export(target)
     (region, *_) = shaping.regions.values()
     assert region.export("numpy") and json.loads(shaping.export("json")) == shaping.to_dict()
+
+
+def test_what_a_model_shaped_in_regions_has_not() -> None:
+    """Two regions around a ReLU after a sum, as in ResNet V1, which edits cannot rewrite."""
+
+    def forward(m: Any, x: Any) -> Any:
+        h = m.a(x).relu()
+        return m.d((h + m.c(m.b(h).relu())).relu())
+
+    torch.manual_seed(0)
+    layers = {n: nn.Linear(16, 16) for n in "abcd"}
+    s = kc.shape(kc.read(Model(forward, **layers), (4, 16)), "tanh", method="dks", zeta=1.2)
+    assert "preactivated" not in str(s) and "assume_independent=True" in str(s)
+    with pytest.raises(AttributeError, match=r"no \.network as a whole; use s\.regions"):
+        _ = s.network
+    with refused("pass one of its .networks"):
+        kc.c_map(s)  # type: ignore[arg-type]

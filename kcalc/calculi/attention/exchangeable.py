@@ -203,8 +203,8 @@ def check_length(op: P.Positions, node: Node, tokens: int) -> None:
     """Raise KcalcError if the input has more tokens than the table of positions has rows."""
     if op.length is not None and not isinstance(op.length, sp.Basic) and tokens > op.length:
         raise KcalcError(
-            f"node {node!r} has {op.length} positions, but the input has {tokens} tokens; pass "
-            "fewer tokens or use a larger length"
+            f"node {node!r} has {op.length} positions, but the input has {tokens} tokens; pass at "
+            f"most {op.length} (tokens={op.length}), or use a larger length"
         )
 
 

@@ -11,6 +11,7 @@ from ...foundation.errors import FreshnessError, KcalcError, UnreachableTarget
 from ...maps.maps import Assumption
 from ...network import layers as L
 from ...network.combinators import chain
+from ...network.compose import AS_V2
 from ...network.network import Network, is_normalised, sum_weights
 from ...shaping.base import Shaping
 from ...shaping.hypotheses import check_fresh
@@ -228,7 +229,9 @@ def _local(part: Network, error: KcalcError) -> dict[Node, str]:
     node = error.node
     if node is None or node not in part or not isinstance(part.layer(node), CUT_AT):
         return {}
-    return {node: str(error)} if {*part.nodes_of(L.Nonlinear)} - {node} else {}
+    # edits of a model cannot rewrite it as V2
+    reason = str(error).replace(AS_V2, "")
+    return {node: reason} if {*part.nodes_of(L.Nonlinear)} - {node} else {}
 
 
 def _stale(
@@ -249,7 +252,7 @@ def _stale(
             found = {n: w for n, w in _local(part, further).items() if n not in cut}
             if not found:
                 break
-            cut |= dict.fromkeys(found, f"{further.message}{option}")
+            cut |= dict.fromkeys(found, f"{further.message.replace(AS_V2, '')}{option}")
         except KcalcError:
             break
     activations = {*part.nodes_of(L.Nonlinear)}
