@@ -212,7 +212,8 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     def __repr__(self) -> str:
         count, rest = len(self.regions), len(self.left_alone)
-        text = f"{self.method}, {count} region{'s' * (count != 1)}, {rest} node{'s' * (rest != 1)} left alone"
+        parts = f"{count} region{'s' * (count != 1)}, {rest} node{'s' * (rest != 1)} left alone"
+        text = f"{self.method}, {parts}"
         return f"RegionalShaping({marked(text, self)})"
 
 

@@ -148,7 +148,7 @@ test_refusals = refusals(
         ({"alpha": math.inf}, "finite"),
         ({"alpha": "0.2"}, "must be a number"),
         ({"standardise": "yes"}, "True or False"),
-        ({"beta": 1}, "unknown target"),
+        ({"beta": 1}, "unknown argument of kc.shape"),
         ({"activation": "sign"}, "jumps"),
         ({"activation": "identity"}, "linear"),
     ],
