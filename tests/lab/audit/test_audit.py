@@ -130,6 +130,7 @@ def test_an_optimizer_of_a_finished_model() -> None:
     before = model.first.weight.detach().clone()
     found = kc.audit(model, (16, 8), optimizer=optimizer)
     assert [f.code for f in found.findings] == ["PREC-STALL"]
+    assert int(found.findings[0].message.split("%")[0]) <= 100
     assert torch.equal(model.first.weight, before) and not optimizer.state
 
 
@@ -152,6 +153,9 @@ def test_slices_of_fused_weights_have_the_fans_of_the_whole() -> None:
         )
 
     assert kc.audit(cross, (torch.randn(4, 5, 16), torch.randn(4, 6, 16))).findings == ()
+    normed = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 3, 2))
+    fans = [row.fan_in for row in kc.audit(normed, (2, 4, 8), predict=False).parameters]
+    assert fans == [None, None, 4 * 2]  # the gain has none
 
 
 def test_copies_of_a_builder_that_sets_its_own_seed() -> None:
@@ -194,7 +198,9 @@ def test_a_place_outside_the_working_folder_is_no_uri(
 
 def test_an_optimizer_of_another_model_gives_one_finding() -> None:
     optimizer = torch.optim.SGD(perceptron().parameters(), lr=0.1)
-    (finding,) = kc.audit(perceptron, (16, 8), optimizer=optimizer).findings
+    found = kc.audit(perceptron, (16, 8), optimizer=optimizer)
+    assert not any("nothing is predicted" in remark for remark in found.remarks)
+    (finding,) = found.findings
     assert finding.code == "OPT-MISSING" and "none of this model's" in finding.message
 
 
@@ -223,6 +229,8 @@ def test_scores_are_divided_after_an_additive_bias() -> None:
     variance = (model.q(x) @ model.k(x).mT / 8).var(-1, correction=0).mean()
     assert found.blocks[0].score_variance == pytest.approx(variance.item(), rel=1e-5)
     assert "ATT-FROZEN" not in {finding.code for finding in found.findings}
+    roles = {row.name: row.role.split(", ") for row in found.parameters}
+    assert "query" in roles["q.weight"] and "key" in roles["k.weight"]
 
 
 def test_a_builder_that_raises_is_named_with_its_line() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from refusals import refused
 
@@ -80,3 +81,14 @@ def test_a_single_entry_that_was_drawn_may_be_drawn_anew(tmp_path: Path) -> None
     torch.manual_seed(0)
     audit(nn.Linear(32, 1), (4, 32), predict=False).lock(path)
     assert audit(nn.Linear(32, 1), (4, 32), predict=False).changes(path) == ()
+
+    size = 1 / (1.02 + 6.5 * (0.1 / 4 / 384) ** 0.5)  # 6.5 standard errors below 1
+
+    def written() -> Any:
+        model = nn.Sequential(nn.Linear(32, 12), nn.Linear(12, 4))
+        model[0].weight.data.normal_().numpy()[...] = size * (-1.0) ** np.arange(32)
+        model[1].weight.data.uniform_()
+        return model
+
+    sigmas = [r.sigma for r in audit(written, (4, 32), predict=False).parameters if r.fan_in]
+    assert sigmas == pytest.approx([size, 12**-0.5], rel=1e-6)

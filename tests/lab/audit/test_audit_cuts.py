@@ -33,11 +33,13 @@ from kcalc.lab.audit import audit  # noqa: E402
 DATA = (16, 8)
 
 
-def taught(frozen: bool, hidden: bool) -> Callable[[], Any]:
+def taught(frozen: bool, hidden: bool, scale: float = 1.0) -> Callable[[], Any]:
     """A student and its teacher, a copy: frozen or not, registered or in a list."""
 
     def build() -> Any:
         student = mlp(8, 16, 8)
+        for parameter in student.parameters():
+            parameter.data *= scale
         teacher = copy.deepcopy(student).requires_grad_(not frozen)
         return Model(followed, student=student, teacher=[teacher] if hidden else teacher)
 
@@ -109,7 +111,7 @@ def noisy(model: Any, x: Any) -> Any:
 
 
 MEANT: dict[str, tuple[Any, Any]] = {
-    "a teacher that no_grad runs": (taught(False, False), DATA),
+    "a teacher that no_grad runs": (taught(False, False, 0.1), DATA),
     "a frozen teacher": (taught(True, False), DATA),
     "a teacher in a list": (taught(False, True), DATA),
     "a code book": (code_book(False), DATA),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +121,15 @@ def loose() -> Any:
     return Model(forward, first=first, second=second, norm=nn.LayerNorm(12))
 
 
+def near() -> Any:
+    """The gradient of ``gate`` is zero if ``scale`` is 1, or far from 1."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * m.scale + m.gate * F.relu(0.2 - (m.scale - 1).abs()) * (m.scale - 1)
+
+    return Model(forward, scale=nn.Parameter(torch.ones(1)), gate=nn.Parameter(torch.ones(1)))
+
+
 def post_norm() -> Any:
     """Sums that norms alone read, of which the first is small, as XLNet's."""
 
@@ -149,6 +159,7 @@ CORRECT: dict[str, tuple[Any, Any]] = {
     "a complex result": (returning(torch.fft.fft), X),
     "a learnt query": (probe, (4, 16, 64)),
     "a norm that nobody reads": (loose, X),
+    "a gate that a small step opens": (near, X),
     "small sums in front of norms": (post_norm, (4, 16)),
 }
 
@@ -181,6 +192,9 @@ def test_batch_norms_take_off_what_shifts_their_input() -> None:
     gradients = {row.name: row.gradient for row in found.parameters}
     assert gradients["first.bias"] == gradients["one"] == 0
     assert {name for f in found.findings for name in f.parameters} == {"one", "two"}
+    zeros = {n: nn.Parameter(torch.zeros(12), n != "fixed") for n in ("one", "two", "fixed")}
+    model = Model(lambda m, x: x * m.one * m.two + m.fixed, **zeros)
+    assert audit(model, X, predict=False).findings[0].parameters == ("one", "two")
 
 
 class Backward(torch.autograd.Function):
@@ -197,6 +211,14 @@ def test_a_backward_pass_that_raises_is_named() -> None:
     with pytest.raises(KcalcError, match="call train"):
         audit(returning(Backward.apply), X)
 
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        with suppress(ValueError):
+            m.signs(x)  # raises
+        return (m.last(m.hidden(x)) - 1e3).log()
+
+    (finding,) = audit(lambda: two(forward, signs=signs()), X, predict=False).found("error")
+    assert "log in the model" in finding.message
+
 
 def computed(listed: bool = False) -> Any:
     """A parameter times a number is no parameter; it is listed itself, or not."""
@@ -212,14 +234,15 @@ def test_a_tensor_made_of_an_unlisted_parameter() -> None:
     assert ("error", "PARAM-HIDDEN") not in serious(lambda: computed(True))
 
 
-def late() -> nn.Module:
+def late(sigma: float = 0.02) -> nn.Module:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(4)))
     for block in model:
-        nn.init.normal_(block[0].weight, std=0.02)
+        nn.init.normal_(block[0].weight, std=sigma)
     model[2][0].reset_parameters()
     return model
 
 
 def test_a_layer_that_is_reset_after_the_others_were_drawn() -> None:
-    (finding,) = [f for f in audit(late, (4, 32), predict=False).findings if "MISSED" in f.code]
-    assert finding.parameters == ("2.0.weight",)
+    for given in (late, late(0.05)):
+        missed = [f for f in audit(given, (4, 32), predict=False).findings if "MISSED" in f.code]
+        assert [f.parameters for f in missed] == [("2.0.weight",)]

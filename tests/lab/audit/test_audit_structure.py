@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from audit_models import token_mixture  # noqa: E402
 from modern_zoo import Model  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -53,3 +54,6 @@ def test_sums_that_are_no_merges() -> None:
         full=nn.Linear(8, 8), down=nn.Linear(8, 2), up=nn.Linear(2, 8),
     )  # fmt: skip
     assert of(nn.Sequential(lora, nn.Linear(8, 8)), torch.randn(3, 8)).blocks == ()
+    mixture = of(token_mixture(0.0), torch.randint(256, (2, 8)))
+    assert len(mixture.blocks) == 1
+    assert any(r.startswith("mixture.router.weight selects 2 of 8") for r in mixture.remarks)
