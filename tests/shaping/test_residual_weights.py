@@ -224,7 +224,7 @@ test_refusals = refusals(
         ({"scheme": "slope", "slope": 1}, "slope must be > 1"),
         ({"scheme": "slope", "slope": 2, "local_slope": 1}, "local_slope must be > 1"),
         ({"slope": 2}, "applies only to scheme 'slope'"),
-        ({"eta": 2}, "unknown argument of kc.shape"),
+        ({"eta": 2}, "unknown target of method .residual_weights.: .eta. is a target of .tat."),
     ],
     lambda options: kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", **options),
 )
