@@ -176,7 +176,7 @@ def test_networks_that_the_model_does_not_fit_are_refused_by_name() -> None:
         apply_to(module, SimpleNamespace(network=half))
     module, _, reading = given("dense along locations")
     mixing = reading.network.map_layers(lambda *_: L.TokenMix(torch.eye(3).tolist()), L.TokenMix)
-    with refused("TokenMix.*keep"):
+    with refused("TokenMix.*leave everything else as it was read"):
         apply_to(module, SimpleNamespace(network=mixing))
     with refused("does not contain the operations.*read the model again"):
         edits_of(replace(reading, trace=None), SimpleNamespace(network=reading.network))

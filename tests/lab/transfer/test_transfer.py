@@ -13,7 +13,6 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc import abc_exponents, architectures, chain, repeat, residual, transfer
-from kcalc.lab.transfer.powers import order_of
 
 L = kc.layers
 Affine, Input, LayerNorm, Nonlinear = L.Affine, L.Input, L.LayerNorm, L.Nonlinear
@@ -143,8 +142,6 @@ def test_ratios_that_differ_are_symbols_of_their_own() -> None:
     assert found.ratios == {"n_1": 2.0, "n_2": 4.0}
     rates = [found[f"affine_{k}.weight"].learning_rate for k in (1, 2, 3, 4)]
     assert rates == [1, 0.5, 0.25, 0.5]
-    slow, fast = sp.symbols("n_1 n_2", positive=True)
-    assert order_of({slow: 4, fast: 16}).degrees(slow)[0] == pytest.approx(1 / 2)  # 4 = sqrt(16)
     spectral = transfer(net(32, 80), base=net(16, 20), optimizer="muon")
     # a matrix of 80 rows and 32 columns already stands behind sqrt(rows / columns)
     assert spectral["affine_2.weight"].learning_rate == pytest.approx(1)

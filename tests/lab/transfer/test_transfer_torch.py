@@ -15,9 +15,6 @@ from refusals import refusals, refused
 
 import kcalc as kc
 from kcalc import TrainedCoordinates, TransferCheck, chain, trained_coordinates, transfer
-from kcalc.lab.transfer import sweep
-from kcalc.lab.transfer.coordinates import family_of, outputs_of
-from kcalc.lab.transfer.rules import options
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -375,12 +372,6 @@ def test_training_one_parameter_that_is_not_there() -> None:
         trained_coordinates(perceptron, X, Y, 3e-3, [{"width": 16}, {"width": 0}])
     found = TrainedCoordinates((1.0, 2.0), {}, {"output": (0.34, 0.1)}, np.ones((2, 2)))
     assert found.steady("output") and not found.steady("output", slack=0)
-    model = made(lambda m, x: m.head(torch.cat([m.stem(x), x], 1)), 16)
-    model.head = Linear(32, 5, bias=False)
-    seen = outputs_of(model, X)
-    torch.testing.assert_close(seen["head [0]"] + seen["head [1]"], seen["head"], rtol=0, atol=1e-5)
-    constant = family_of(perceptron, 4, (X, Y), options("sgd"), lambda out, y: 0 * out.sum() + 2)
-    assert sweep._run(constant, perceptron(4), [], (1, 8, 0)) == pytest.approx(2)
 
 
 @pytest.mark.slow
