@@ -99,7 +99,7 @@ def test_token_ids_of_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("sorted_", "--ids 2,6"), ("sorted_", "--ids ids=2,6"), ("dense", "--input 2,6")],
+    [("sorted_", "--ids ids=2,6"), ("dense", "--input 2,6")],
 )
 def test_the_command_that_prints_the_notes_has_the_inputs(
     name: str, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
