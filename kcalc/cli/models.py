@@ -185,9 +185,8 @@ def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found)
     except AttributeError as error:
         if getattr(error, "obj", None) is None or not str(error).startswith(f"module {name!r}"):
             raise KcalcError(f"{text}: {type(error).__name__}: {_short(error)}") from error
-        raise KcalcError(
-            f"the module {name!r} has no attribute {path!r}{_nearest(error.name or path, error.obj)}"
-        ) from None
+        near = _nearest(error.name or path, error.obj)
+        raise KcalcError(f"the module {name!r} has no attribute {path!r}{near}") from None
     except KcalcError:
         raise
     except Exception as error:
