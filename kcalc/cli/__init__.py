@@ -77,6 +77,11 @@ def _status(arguments: Sequence[str] | None) -> int:
     known: Options = {}
     try:
         words = sys.argv[1:] if arguments is None else list(arguments)
+        if not words:
+            parser(words).print_help(sys.stderr)
+            return BAD_INPUT
+        if words[0] == "help":
+            words = [*words[1:], "--help"]
         options = vars(parser(words).parse_args(words))
         known = options["known"]
         with pure_output(options.values()), elapsed(options["command"]):
@@ -148,6 +153,7 @@ def one_line(message: str) -> str:
 def parser(words: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """Create the argument parser; only commands that occur in ``words`` get their options."""
     top = _Parser(prog="kcalc", description="Kernel calculus on neural networks.")
+    top.epilog = "kcalc COMMAND --help describes a command and its options."
     top.add_argument("--version", action="version", version=f"kcalc {__version__}")
     verbs = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, help in COMMANDS.items():

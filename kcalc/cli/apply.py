@@ -9,7 +9,7 @@ from ..foundation.extras import imported
 from ..foundation.files import replacing
 from ..interchange import Edits, apply_edits, load_edits
 from .command import Option, write
-from .models import PYTHON, python_object
+from .models import is_python, python_object
 from .text import check_files
 
 LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
@@ -59,7 +59,7 @@ def run(
     if output == "-":
         raise KcalcError("weights cannot be printed; pass a file name to --output")
     check_files({"--output": output})
-    if PYTHON.fullmatch(model) is None:
+    if not is_python(model):
         raise KcalcError(
             f"{glimpse(model)} does not have the form module:attribute; edits are for PyTorch "
             f"models, such as mymodels:resnet for the result of resnet() in mymodels.py"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from ..foundation.errors import KcalcError
 from ..lab.audit import DOCUMENTS, RECIPES, SEVERITIES, Audit, audit, known_codes, lock_text
 from .command import Option, write
-from .models import PYTHON, Inputs, assembled, python_attribute
+from .models import Inputs, assembled, is_python, python_attribute
 from .text import check_files
 
 FOUND = 1
@@ -126,7 +126,7 @@ def _without(found: Audit, codes: Sequence[str]) -> Audit:
 
 
 def _named(text: str, what: str) -> Any:
-    if not PYTHON.fullmatch(text):
+    if not is_python(text):
         raise KcalcError(f"{what} must have the form module:attribute, got {text!r}")
     return python_attribute(text)
 
@@ -134,4 +134,4 @@ def _named(text: str, what: str) -> Any:
 def _recipe(text: str | None) -> Any:
     if text is not None and text.startswith("mup="):
         return "mup", _named(text.removeprefix("mup="), "the builder of the base width")
-    return python_attribute(text) if text is not None and PYTHON.fullmatch(text) else text
+    return python_attribute(text) if text is not None and is_python(text) else text

@@ -20,11 +20,12 @@ def run(
 ) -> None:
     """Print a script that completes kcalc commands and options with the Tab key.
 
-    This command requires shtab (pip install 'kcalc[completion]'). Start a new shell afterwards.
+    This command requires shtab (pip install 'kcalc[completion]'). Create the folder first, and
+    start a new shell afterwards. For zsh, the folder must be in $fpath before compinit runs.
 
     Examples:
       kcalc completion bash > ~/.local/share/bash-completion/completions/kcalc
-      kcalc completion zsh > ~/.zsh/completions/_kcalc      # a folder in $fpath
+      kcalc completion zsh > ~/.zsh/completions/_kcalc
       kcalc completion tcsh >> ~/.tcshrc
 
     """

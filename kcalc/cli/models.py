@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import inspect
 import os
@@ -20,6 +21,7 @@ from ..interchange import FORMATS, example_ids, example_shape
 from .command import Option
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+SOURCE = re.compile(r"(.*)\.py(?::([^:]*))?")  # a file and perhaps an attribute
 LONGEST = 40  # maximum number of digits in a size; no real size has this many
 MODEL_HELP = (
     "an .onnx file, a network .json file, or module:attribute, a model (or a function that "
@@ -78,6 +80,17 @@ def assembled(inputs: Sequence[Any]) -> tuple[Any, ...]:
     return (*places, named) if named else places
 
 
+def input_words(inputs: Sequence[Any]) -> list[str]:
+    """Return the words --input SIZES and --ids SIZES of a command line with these inputs."""
+    words = []
+    for part in inputs:
+        for name, one in part.items() if isinstance(part, dict) else [("", part)]:
+            ids = isinstance(one, np.ndarray)
+            text = ",".join(map(str, one.shape if ids else one))
+            words += ["--ids" if ids else "--input", f"{name}={text}" if name else text]
+    return words
+
+
 Inputs: TypeAlias = Annotated[
     tuple[Any, ...],
     Option(
@@ -98,7 +111,26 @@ Inputs: TypeAlias = Annotated[
 
 def is_model(text: str) -> bool:
     """Return whether a command-line word names a model rather than a built-in network."""
-    return text.endswith(FORMATS) or _is_file(text) or PYTHON.fullmatch(text) is not None
+    return is_python(text) or text.endswith(FORMATS) or _is_file(text)
+
+
+def is_python(text: str) -> bool:
+    """Return whether a command-line word has the form module:attribute.
+
+    Raises: KcalcError for the name of a Python file; the message shows what to write instead.
+    """
+    source = SOURCE.fullmatch(text)
+    if source is None:
+        return PYTHON.fullmatch(text) is not None
+    path, attribute = Path(source[1]), source[2] or "ATTRIBUTE"
+    if all(part.isidentifier() for part in path.parts):
+        where, name = "", ".".join(path.parts)
+    else:
+        where, name = f" and run kcalc in the folder {path.parent}", path.name
+    raise KcalcError(
+        f"{glimpse(text)} names a Python file, but kcalc needs module:attribute; "
+        f"write {name}:{attribute}{where}"
+    )
 
 
 def _is_file(text: str) -> bool:
@@ -116,7 +148,7 @@ def model_named(text: str, inputs: Sequence[Any] = (), sigmas: bool = True) -> R
     Raises: KcalcError for files and modules that are missing or that are not models.
     """
     given = assembled(inputs)
-    if PYTHON.fullmatch(text) and not _is_file(text):
+    if is_python(text) and not _is_file(text):
         return read(python_object(text), *given, sigmas=sigmas)
     return read(Path(text), *given, sigmas=sigmas)
 
@@ -153,7 +185,8 @@ def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found)
     except AttributeError as error:
         if getattr(error, "obj", None) is None or not str(error).startswith(f"module {name!r}"):
             raise KcalcError(f"{text}: {type(error).__name__}: {_short(error)}") from error
-        raise KcalcError(f"the module {name!r} has no attribute {path!r}") from None
+        near = _nearest(error.name or path, error.obj)
+        raise KcalcError(f"the module {name!r} has no attribute {path!r}{near}") from None
     except KcalcError:
         raise
     except Exception as error:
@@ -164,6 +197,13 @@ def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found)
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+
+
+def _nearest(name: str, module: Any) -> str:
+    """Return the public names of a module that are similar to a name, as the end of a message."""
+    known = [known for known in dir(module) if not known.startswith("_")]
+    near = difflib.get_close_matches(name, known)
+    return f"; the nearest: {', '.join(near)}" if near else ""
 
 
 def _short(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
@@ -17,7 +18,7 @@ from ..foundation.errors import KcalcError, unknown
 from ..network import architectures
 from ..shaping import METHODS, replace_activations
 from .command import Option
-from .models import LONGEST, Inputs, is_model, model_named
+from .models import LONGEST, Inputs, input_words, is_model, model_named
 
 EXAMPLES = (
     "vanilla-100",
@@ -281,7 +282,8 @@ def _from_model(name: str, activation_name: str | None, inputs: Sequence[Any]) -
         network = replace_activations(network, dict.fromkeys(network.nodes_of(L.Nonlinear), phi))
     lines = [f"{name}: {_counted(network)}"]
     if reading.fidelity.level != "exact":
-        lines.append(f"read with {reading.fidelity} ('kcalc read {name}' prints the notes)")
+        command = shlex.join(["kcalc", "read", name, *input_words(inputs)])
+        lines.append(f"read with {reading.fidelity} ('{command}' prints the notes)")
     return Named(network, "\n".join(lines), reading, activation_name)
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..foundation.plain_arguments import file_path
@@ -16,7 +14,7 @@ from ..interchange import json_text
 from ..lab.report import report
 from ..shaping import METHODS
 from .command import GIVEN, Option, write
-from .models import PYTHON, is_model
+from .models import PYTHON, input_words, is_model
 from .networks import Tokens, Weighted
 from .text import Json, check_files
 
@@ -110,10 +108,5 @@ def _command(given: Mapping[str, Any], output: str) -> str:
         words.append("--" + name.replace("_", "-"))
         if value is not True:
             words.append(f"{value:g}" if isinstance(value, float) else str(value))
-    for example in given.get("input", ()):
-        ids = isinstance(example, np.ndarray)
-        words += [
-            "--ids" if ids else "--input",
-            ",".join(map(str, example.shape if ids else example)),
-        ]
+    words += input_words(given.get("input", ()))
     return shlex.join([*words, "-o", Path(output).name])

@@ -10,7 +10,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
 from ..lab.transfer import GAUGES, OPTIMIZERS, RANKS, Transfer, transfer
 from .command import Option
-from .models import PYTHON, Inputs, assembled, python_attribute
+from .models import Inputs, assembled, is_python, python_attribute
 from .networks import named_network
 from .text import Json, assumption_lines, check_files, show
 
@@ -98,7 +98,7 @@ def _transfer(
                 whole(size, flag, 1)
     width, to = sizes["width"]
     deep = sizes["depth"][0] is not None
-    if not PYTHON.fullmatch(network):
+    if not is_python(network):
         if deep:
             raise KcalcError("--depth applies only to functions that build models; omit it")
         found = named_network(network, None, None, inputs).network

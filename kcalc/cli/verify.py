@@ -12,7 +12,7 @@ from .. import claims
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.extras import imported
 from .command import Option, write
-from .models import PYTHON, python_object
+from .models import is_python, python_object
 from .text import check_files
 
 INTERRUPTED = 130
@@ -138,7 +138,7 @@ The exit status is 1 if a verdict contradicts the recorded one or a decidable cl
 
 def _own_papers(text: str) -> tuple[claims.Paper, ...]:
     """Return the papers that ``module:papers`` names. Raises: KcalcError if there are none."""
-    if not PYTHON.fullmatch(text):
+    if not is_python(text):
         raise KcalcError(
             f"{glimpse(text)} does not have the form module:papers, such as mypaper:PAPER; to "
             f"select a built-in paper, use --paper {next(iter(claims.PAPERS))}"

@@ -32,6 +32,12 @@ READINGS = {
     "model, {": "--input NAME=SIZES",
     "function, params": "name a function of only the inputs, and give --input SIZES",
 }
+PYTHON_NAMES = {  # arguments of Python functions whose options have other names
+    "--base": "--width",
+    "--example-inputs": "--input",
+    "--path": "--output",
+    "--shapes": "--input",
+}
 WHOLE = "pass an array of integers"
 READ = re.compile(r"kc\.read\(((?:[^()]|\([^()]*\))*)\)|\bshapes=\{[^{}]*\}")
 SHAPE = re.compile(r"\((\d+(?:, *\d+)*)")
@@ -43,7 +49,9 @@ TWICE = re.compile(r"(--[\w-]+ \w+), or \1")
 def not_known(kind: str, name: str, known: Iterable[str]) -> str:
     """Return a message for an unknown word, with the nearest known word or all known words."""
     names = sorted(known)
+    own = PYTHON_NAMES.get(name.replace("_", "-"))
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    near = [own] if own in names else near
     if near:
         return f"unknown {kind} {glimpse(name)}; did you mean {near[0]}?"
     if kind == "option":

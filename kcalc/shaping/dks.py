@@ -104,8 +104,9 @@ def slopes_within_zeta(call: MethodCall) -> None:
             "q_slope": "target for Q'(1): a number (default 1), 'minimize' or 'none'",
             "free_slope": "whether to choose the negative slope of leaky_relu as well; default yes",
             **TOKEN_TARGETS,
-            "gates": "what to do with activations that gate a product: shape them (default), or "
-            "normalise (keep them, but scale them to Q(1) = 1)",
+            "gates": "what to do with activations that gate a product: shape (shape them) or "
+            "normalise (keep them, but scale them to Q(1) = 1); default shape, but normalise for "
+            "models that are edited or shaped in parts",
         },
         compared=True,
         needs=(known_tokens, fresh, shapeable, slopes_within_zeta),
@@ -237,7 +238,7 @@ def dks(
     options = {"zeta": zeta, "subnetworks": subnetworks} | (
         {} if q_slope == 1 else {"q_slope": q_slope}
     )
-    options |= token_options(known) | ({} if gates == "shape" else {"gates": gates})
+    options |= token_options(known) | ({"gates": gates} if gated else {})
     return Shaping(
         "dks",
         options | ({} if free_slope else {"free_slope": False}),

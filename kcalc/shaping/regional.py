@@ -71,7 +71,8 @@ class RegionalShaping(Approximable, Tabled, OfModel):
     @property
     def options(self) -> dict[str, Any]:
         """The targets of the method."""
-        return next(iter(self.regions.values())).options
+        found = [shaping.options for shaping in self.regions.values()]
+        return {name: value for each in reversed(found) for name, value in each.items()}
 
     @cached_property
     def constants(self) -> ConstantsTable:

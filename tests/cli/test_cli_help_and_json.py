@@ -43,6 +43,8 @@ JSON = {  # a command line of every command that prints numbers, and keys that i
         "maps vanilla-3 --jsn x": "did you mean --json",
         "ntk vanilla-3 --parameterization nkt": "--parameterization.*did you mean ntk",
         "verify --paper tatt": "did you mean tat",
+        "transfer vanilla-2 --base 64": "'--base'; did you mean --width",
+        "maps vanilla-3 --example_inputs 1,3": "'--example_inputs'; did you mean --input",
         "gain relu --wholly-different": "unknown option '--wholly-different'",
         "maps vanilla-3 vanilla-4": "unexpected argument 'vanilla-4'",
         "shape vanilla-3 --method dsk": "dks",
@@ -53,6 +55,17 @@ def test_mistyped_words_get_a_suggestion(
     line: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert re.search(said, refused(capsys, line))
+
+
+def test_no_command_prints_the_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "print the Q and C maps of a network" in run(capsys, "", 2).err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), {"help": "print the Q and C maps", "help maps": "kcalc maps NET"}.items()
+)
+def test_help_is_a_command(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in run(capsys, line).out
 
 
 @pytest.mark.parametrize("case", JSON)

@@ -56,6 +56,24 @@ class Picky(nn.Module):
 picky = Picky().eval()
 """
 
+PARTLY_READ = """
+import torch
+from torch import nn
+class Ids(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.a, self.b = nn.Embedding(9, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, ids):
+        return self.b(self.a(self.e(ids)).tanh()).sort(-1)[0]
+class Dense(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        return self.b(self.a(x).tanh()).sort(-1)[0]
+sorted_, dense = Ids().eval(), Dense().eval()
+"""
+
 
 def test_token_ids_of_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
@@ -79,6 +97,20 @@ def test_token_ids_of_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )  # ids that models may give a meaning are not drawn
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("sorted_", "--ids ids=2,6"), ("dense", "--input 2,6")],
+)
+def test_the_command_that_prints_the_notes_has_the_inputs(
+    name: str, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "own_models_of_a_test.py").write_text(PARTLY_READ)
+    line = f"kcalc read own_models_of_a_test:{name} {options}"
+    printed = run(capsys, f"shape own_models_of_a_test:{name} {options}").out
+    assert f"('{line}' prints the notes)" in printed
+
+
 def test_long_networks_are_cut_short_unless_all_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +125,7 @@ def test_long_networks_are_cut_short_unless_all_is_asked_for(
     [
         ("broken", "broken: RuntimeError"),
         ("absent", "has no attribute 'absent'"),
+        ("holder", "has no attribute 'holder'; the nearest: Holder"),
         ("number", "cannot read a int"),
     ],
 )

@@ -13,12 +13,17 @@ import kcalc as kc
 L = kc.layers
 NUMBERS = f"{10**12},4 65536,65536 {'9' * 5000}"
 REFUSED = {
-    "": "COMMAND",
+    "help mpas": "mpas",
     "mpas vanilla-10": "mpas",
     "read no_such_module_here:x": "no Python module 'no_such_module_here'",
     "read missing.onnx": "cannot read missing.onnx",
     "read missing.json": "cannot read 'missing.json'",
-    "read own_models.py": "end in .onnx or .json",
+    "read own_models.py": "write own_models:ATTRIBUTE",
+    "shape absent.py": "write absent:ATTRIBUTE",
+    "audit own_models.py:Net": "write own_models:Net",
+    "verify dir/mine.py:PAPER": "write dir.mine:PAPER",
+    "apply dir/mine.py:Net edits.json -o out.pt": "write dir.mine:Net",
+    "transfer ../mine.py:Net": "write mine:Net and run kcalc in the folder ..",
     "read net.json --json missing/out.json": "its folder does not exist",
     "maps": "NET",
     "maps vanilla-3 --input 1,3": "vanilla-3",

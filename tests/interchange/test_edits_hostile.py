@@ -207,6 +207,10 @@ def test_models_of_other_source_or_state(words, good, tmp_path):
     assert words in refused(good, tmp_path, MODELS[words]())
 
 
+def test_a_model_of_another_class_is_named_once(good, tmp_path):
+    assert refused(good, tmp_path, nn.Linear(N, 2)).count("these edits are for") == 1
+
+
 def test_types_of_weights(good, tmp_path):
     file = tmp_path / "edits.json"
     file.write_text(json.dumps(good))

@@ -31,7 +31,7 @@ test_bad_pieces_are_refused = refusals(
         (lambda: residual(Affine(), shortcut_weight=float("nan")), "finite"),
         (lambda: A.vanilla(0), ">= 1"),
         (lambda: A.vanilla(2.5), "must be an integer >= "),
-        (lambda: A.resnet_v2(7), "50"),
+        (lambda: A.resnet_v2(7), "depth must be 50, 101 or 152 for a ResNet, got 7"),
         (lambda: A.wide_resnet(251), "250 and 256"),
         (lambda: A.vanilla(3, "tanhh"), "tanh"),
     ]

@@ -22,6 +22,10 @@ def gated():
     )
 
 
+def test_networks_without_gates_have_no_option_for_them():
+    assert "gates" not in kc.shape(kc.architectures.vanilla(2), gates="normalise").options
+
+
 def test_refusals_name_the_option():
     with refused("gates='normalise'"):
         kc.shape(gated())

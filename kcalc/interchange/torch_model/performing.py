@@ -89,7 +89,8 @@ def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
     except KcalcError as error:
         if own:
             raise
-        raise KcalcError(f"{other}: {error}") from None
+        reason = str(error).removeprefix(ANOTHER.partition("{")[0])
+        raise KcalcError(f"{other}: {reason}") from None
     if not own:
         raise KcalcError(f"{other}; edit a model of that class, or read and shape this model")
     _check_modules(model, edits)

@@ -13,7 +13,7 @@ from typing import Any
 import sympy as sp
 
 from ...fields.arguments import as_number
-from ...foundation.errors import KcalcError, unknown
+from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import truth, whole
 from .. import layers as L
 from ..combinators import DEEPEST, Piece, chain, repeat, residual, residual_weights
@@ -30,7 +30,7 @@ def _depth(value: Any, least: int = 1, name: str = "depth") -> int:
 
 def _stages(depth: Any) -> tuple[int, ...]:
     if _depth(depth) not in STAGES:
-        raise unknown("ResNet depth (only depths with known block counts)", depth, map(str, STAGES))
+        raise KcalcError(f"depth must be 50, 101 or 152 for a ResNet, got {depth}")
     return STAGES[depth]
 
 
