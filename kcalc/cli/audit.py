@@ -116,7 +116,10 @@ def run(
     if lock:
         write(lock, lock_text(found.name, found.parameters))
     if "-" not in (lock, *files.values()):
-        write("-", f"{found}\n")
+        lines = [f"wrote {path}" for path in files.values()]
+        if lock:
+            lines.append(f"wrote {lock}; kcalc audit MODEL --baseline {lock} reports later changes")
+        write("-", "\n".join([str(found), *([""] if lines else []), *lines]) + "\n")
     return FOUND if found.found(fail_on) else 0
 
 

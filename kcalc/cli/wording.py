@@ -38,7 +38,15 @@ PYTHON_NAMES = {  # arguments of Python functions whose options have other names
     "--path": "--output",
     "--shapes": "--input",
 }
-WHOLE = "pass an array of integers"
+INPUTS = {
+    "pass an array of integers": "give --ids SIZES",
+    "pass the token ids as a tensor of integers": "give --ids SIZES",
+    "pass example inputs, as in kc.audit(builder, example_inputs=(4, 64)). They can be a shape, a "
+    "tensor, a tuple of shapes or tensors, or a dictionary with argument names as keys": (
+        "give the sizes of example inputs, as in --input 4,64 (for token ids, --ids 4,64; for a "
+        "named input, --input NAME=4,64)"
+    ),
+}
 READ = re.compile(r"kc\.read\(((?:[^()]|\([^()]*\))*)\)|\bshapes=\{[^{}]*\}")
 SHAPE = re.compile(r"\((\d+(?:, *\d+)*)")
 VALUE = r"'[^']*'|\"[^\"]*\"|\{[^{}]*\}(?: or one number for all)?|\([^()]*\)|\.\.\.|-?\w[\w.+-]*\b"
@@ -73,7 +81,9 @@ def spoken(text: str, options: Options, remedies: Iterable[Remedy] = ()) -> str:
     for call, words in COMMANDS.items():
         text = text.replace(call, words)
     if "input" in options:
-        text = READ.sub(_input, text).replace(WHOLE, "give --ids SIZES")
+        text = READ.sub(_input, text)
+        for advice, words in INPUTS.items():
+            text = text.replace(advice, words)
     return TWICE.sub(r"\1", KEYWORD.sub(lambda match: _option(match, options), text))
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 Rows = Sequence[Sequence[str]]
 CAPTION = 60  # characters of a repr shown below its table
 MOST = 60  # largest number of rows; longer tables show the first and last rows
-
+PAGE_STYLE = (
+    "body{font-family:system-ui,sans-serif;max-width:75rem;margin:1rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .6rem;text-align:right}"
+)
 
 HEURISTIC = ", heuristic"
 
@@ -78,6 +81,15 @@ def html_table(rows: Rows, caption: str = "", most: int = MOST) -> str:
         else ""
     )
     return f"<table>{above}<thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def html_page(title: str, body: str) -> str:
+    """Return a complete HTML page. The title is escaped, and the body is HTML."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
+        f"<style>{PAGE_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+    )
 
 
 def _cell(text: str, column: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,15 @@ def test_exit_status_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_files_and_baselines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = f"audit {folder.name}:mended --input 4,16"
-    run(capsys, f"{call} --json a.json --sarif a.sarif --html a.html --lock a.lock")
+    out = run(capsys, f"{call} --json a.json --sarif a.sarif --html a.html --lock a.lock").out
+    wrote = [line for line in out.splitlines() if line.startswith("wrote ")]
+    assert [re.findall(r"a\.\w+", line)[0] for line in wrote] == [
+        "a.json",
+        "a.sarif",
+        "a.html",
+        "a.lock",
+    ]
+    assert "--baseline a.lock" in wrote[-1]
     assert json.loads(Path("a.json").read_text())["schema"] == "kcalc.audit/1"
     assert json.loads(Path("a.sarif").read_text())["version"] == "2.1.0"
     run(capsys, f"{call} --baseline a.lock --fail-on note")
@@ -78,7 +87,7 @@ def test_recipes_and_optimizers_by_name(folder: Path, capsys: pytest.CaptureFixt
         ("{}:mended --input 4,16 --ignore INIT-NEVVER", "INIT-NEVER"),
         ("{}:mended --input 4,16 --recipe gpt5", "unknown recipe"),
         ("{}:mended --input 4,16 --json a.txt", "needs a file name that ends in .json"),
-        ("{}:mended --input 4,16 --baseline missing.lock", "missing.lock"),
+        ("{}:mended --input 4,16 --baseline missing.lock", "kcalc audit MODEL --lock FILE"),
         ("{}:recipe --input 4,16", "expected a torch.nn.Module"),
         ("{}:exits --input 4,16", "SystemExit"),
     ],
@@ -95,9 +104,10 @@ def test_standard_output_holds_one_document(
     with folder.with_suffix(".py").open("a") as stream:
         stream.write("\nprint('imported')\n")
     found = run(capsys, f"audit {folder.name}:broken --input 4,16 --no-predict {option} -", 1)
+    assert "wrote" not in found.out
     assert "imported" in found.err and "imported" not in found.out
     if option == "--html":
-        assert found.out.startswith("<p>") and "INIT-DEPTH-PLACE" in found.out
+        assert found.out.startswith("<!doctype html>") and "INIT-DEPTH-PLACE" in found.out
         return
     data = json.loads(found.out)
     assert {"--json": "findings", "--sarif": "runs", "--lock": "parameters"}[option] in data

@@ -29,6 +29,10 @@ net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
 image = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh())
 
 
+def make():
+    return nn.Linear(4, 3)
+
+
 class Model(linen.Module):
     @linen.compact
     def __call__(self, x):
@@ -96,6 +100,8 @@ def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
 def test_a_model_without_example_inputs_is_asked_for_their_sizes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    text = refused(capsys, "audit models_of_wording:make")
+    assert "--input 4,64" in text and "kc." not in text and "tensor" not in text
     for command in ("read", "maps", "shape", "ntk", "report", "smoothness"):
         text = refused(capsys, f"{command} models_of_wording:image")
         assert "--input 2,3,32,32" in text and "--ids 2,16" in text

@@ -50,7 +50,9 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     except KcalcError:
         raise
     except OSError as error:
-        raise KcalcError(f"{path}: {error.strerror or error}") from None
+        raise KcalcError(
+            f"{path}: {error.strerror or error}; kcalc audit MODEL --lock FILE writes a lock file"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise KcalcError(
             f"{path} is not the lock file of an audit; create one with kcalc audit ... "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from ...foundation.errors import KcalcError
 from ...foundation.files import write_whole
 from ...foundation.plain_arguments import choice, file_path
-from ...foundation.printing import Tabled, html_table, shown, text_table
+from ...foundation.printing import Tabled, html_page, html_table, shown, text_table
 from .findings import SEVERITIES, Finding, known_codes
 from .laws import Law
 from .lock import changes, lock_text
@@ -278,15 +278,14 @@ class Audit(Tabled):
         lines: list[tuple[str, ...]] = [HEAD]
         for form, names in families(n for n in rows if n not in small).items():
             group = [rows[name] for name in names]
-            first = group[0]
             lines.append(
                 (
                     form,
                     str(len(names)),
-                    first.role,
-                    first.law,
+                    _each([row.role for row in group]),
+                    _each([row.law for row in group]),
                     _span([row.sigma for row in group]),
-                    shown(first.fan_in),
+                    _span([row.fan_in for row in group]),
                     _span([row.emits for row in group]),
                     _span([row.gradient for row in group]),
                 )
@@ -314,19 +313,28 @@ class Audit(Tabled):
 DOCUMENTS: dict[str, Callable[[Audit], str]] = {
     ".json": lambda audit: json.dumps(audit.to_dict(), indent=1, allow_nan=False) + "\n",
     ".sarif": lambda audit: json.dumps(audit.to_sarif(), indent=1) + "\n",
-    ".html": lambda audit: audit._repr_html_() + "\n",
+    ".html": lambda audit: html_page(f"Audit of {audit.name}", audit._repr_html_()),
     ".txt": lambda audit: f"{audit}\n",
 }
 """The content of an audit's files, by file extension."""
 
 
-def _span(numbers: list[float | None]) -> str:
-    """Return one number if all numbers agree within 1 %, otherwise the smallest and the largest."""
+def _each(texts: list[str]) -> str:
+    """Return every different text once."""
+    return " / ".join(dict.fromkeys(texts))
+
+
+def _span(numbers: Sequence[float | None]) -> str:
+    """Return one number if all numbers agree, otherwise the smallest and the largest.
+
+    Integers agree if they are equal, and other numbers if they differ by at most 1 %.
+    """
     known = [n for n in numbers if n is not None]
     if not known:
         return "-"
     low, high = min(known), max(known)
-    if high - low <= 0.01 * max(abs(low), abs(high)):
+    tolerance = 0 if isinstance(high, int) else 0.01
+    if high - low <= tolerance * max(abs(low), abs(high)):
         return shown(high, 3)
     return f"{shown(low, 2)} ... {shown(high, 2)}"
 

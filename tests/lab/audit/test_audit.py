@@ -43,9 +43,23 @@ def test_documents(tmp_path: Path) -> None:
     assert result["ruleId"] == "INIT-DEPTH-PLACE"
     region = result["locations"][0]["physicalLocation"]
     assert region["artifactLocation"]["uri"].endswith("audit_models.py")
-    assert "INIT-DEPTH-PLACE" in (tmp_path / "audit.html").read_text()
+    page = (tmp_path / "audit.html").read_text(encoding="utf-8")
+    assert page.startswith('<!doctype html><html lang="en"><head><meta charset="utf-8">')
+    assert "<title>Audit of Decoder</title>" in page and found._repr_html_() in page
     with refused(r"audit\.doc"):
         found.save(tmp_path / "audit.doc")
+
+
+def test_the_row_of_a_family_shows_all_members() -> None:
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Linear(32, 128), nn.Linear(128, 129), nn.Linear(129, 10))
+        nn.init.normal_(model[0].weight, std=0.1)
+        return model
+
+    text = str(kc.audit(build, (4, 32), predict=False))
+    (line,) = [line for line in text.splitlines() if line.startswith("*.weight")]
+    for column in ("hidden / readout", "normal / kaiming_uniform", "32 ... 129"):
+        assert f"  {column}  " in line
 
 
 class Labelled(nn.Module):
