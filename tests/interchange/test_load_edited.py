@@ -46,7 +46,12 @@ def test_what_cannot_be_loaded(tmp_path):
         ("cannot read the weights", plain, "missing.pt", edits),
         ("state_dict.*safetensors", plain, "edits.json", edits),
         ("model", 3, "weights.pt", edits),
-        ("another model", lambda: nn.Linear(3, 3), "weights.pt", edits),
+        (
+            "class Sequential, but this model has class Linear.*shape the model again",
+            lambda: nn.Linear(3, 3),
+            "weights.pt",
+            edits,
+        ),
     ):
         with refused(words) as caught:
             kc.load_edited(model, tmp_path / file, *given)
