@@ -226,10 +226,13 @@ class Ratios(TransformerSystem):
             reach = [value for value in found if value is not None]
             wanted = self.targets[names[1]]
             if len(reach) == 2 and not min(reach) < wanted * (1 - TIGHT) < max(reach) - 2 * TIGHT:
+                low, high = min(reach), max(reach)
+                near = low + (0.9 if wanted > low else 0.1) * (high - low)
+                argument = "token_slope" if names[1] == SLOPE else "gradient_difference"
                 raise UnreachableTarget(
                     f"{names[1]} = {wanted:g} is unreachable at {first} = {self.targets[first]:g}: "
                     f"it is {found[0]:.6g} with only attention branches and {found[1]:.6g} with "
-                    "only MLP branches"
+                    f"only MLP branches; pass a value in between, such as {argument}={near:.2g}"
                 ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
