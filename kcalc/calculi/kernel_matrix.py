@@ -239,8 +239,8 @@ class MatrixKernel:
             if isinstance(op, Mask) and op.drops:
                 raise KcalcError(
                     f"node {owner(node)!r}: with active dropout, the kernel of a row with itself "
-                    "differs from its kernel with a copy of the row, because their masks differ, "
-                    "so there is no kernel matrix; use Dropout(rate) with active=False, or call "
+                    "differs from its kernel with a copy of the row, because their masks differ. "
+                    "So there is no kernel matrix; use Dropout(rate) with active=False, or call "
                     "K(c) for pairs of examples"
                 )
 

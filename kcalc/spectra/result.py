@@ -433,9 +433,9 @@ def jacobian_spectrum(
     ------
     KcalcError
         If the network has windows, positions, pooling, attention, BatchNorm, one-hot inputs,
-        channel groups, surrogate or stopped gradients, several inputs or outputs, or symbols;
-        if ratios of widths are unknown, an activation acts on an input of unknown distribution, or
-        the slopes have no finite mean square; and if q is invalid. The message names the node.
+        channel groups, surrogate or stopped gradients, several inputs or outputs, or symbols. Also
+        if ratios of widths are unknown, an activation acts on an input of unknown distribution, the
+        slopes have no finite mean square, or q is invalid. The message names the node.
 
     Notes
     -----

@@ -37,9 +37,8 @@ def masked(
     The result is None if tokens are not exchangeable.
 
     The covariances of queries, keys and values have shape (chains, P, P). The result is
-    ``O_ik = V_d + (V_s - V_d) S_ik``, where V_s and V_d are the covariances of the values at equal
-    and at different positions, and S_ik is the overlap of rows i and k over the tokens that they
-    see.
+    ``O_ik = V_d + (V_s - V_d) S_ik``. Here V_s and V_d are the covariances of the values at equal
+    and at different positions. S_ik is the overlap of rows i and k over the tokens that they see.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
     count = queries.shape[-1] // sequences

@@ -10,7 +10,7 @@ By Price's theorem the tangent kernel of ``E A V B^T`` is
 ``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width, G and H are the
 products of the drawn queries and keys divided by that width; for rotated heads they depend on
 positions as in :mod:`.rotary`. Learned biases of scores add ``sum_u D_u V E_u^T`` times the kernel
-of the biases, where D_u and E_u are the derivatives of A and B with respect to the bias of distance
+of the biases. Here D_u and E_u are the derivatives of A and B with respect to the bias of distance
 bucket u. Let N be the covariance of the gradients at the outputs. The gradients at values, queries
 and keys then have the covariances:
 

@@ -65,7 +65,10 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
         reason = network.layer(opaque[0]).reason
         told = f"kcalc cannot read {opaque[0]}" + (f" ({reason})" if reason else "")
         return Prediction(remark=f"nothing is predicted: {told}")
-    merged = [v for merge in subject.measured.structure.merges for v in merge.values]
+    structure = subject.measured.structure
+    if structure.several or structure.levels:
+        return Prediction(remark="nothing is predicted for a model with several residual streams")
+    merged = [merge.value for merge in structure.merges]
     sums = network.nodes_of(L.Sum)
     if len(sums) != len(merged):
         return Prediction(

@@ -126,9 +126,7 @@ def block_rows(subject: Subject, predicted: Mapping[int, float]) -> tuple[BlockR
     for number, merges in enumerate(subject.measured.structure.streams()):
         for merge, gradient in zip(merges, gradient_sizes(subject, merges), strict=True):
             row = _block(subject, merge, gradient)
-            known = [predicted[v.index] for v in merge.values if v.index in predicted]
-            expected = pooled(known) if len(known) == len(merge.values) else None
-            rows.append(replace(row, predicted=expected, number=number))
+            rows.append(replace(row, predicted=predicted.get(merge.value.index), number=number))
     return tuple(rows)
 
 

@@ -188,6 +188,15 @@ def test_streams_in_separate_tensors(make: Any, alike: str | None) -> None:
         assert {block.number for block in found.blocks} == {0}
 
 
+def test_nothing_is_predicted_for_several_streams() -> None:
+    """Sums of the network that is read are in another order, and there may be as many of them."""
+    torch.manual_seed(0)
+    for model in (Sums(4.0, depth=4), Lists(4.0, depth=4)):
+        found = kc.audit(model, (6, 16))
+        assert {block.predicted for block in found.blocks} == {None}
+        assert any("several residual streams" in remark for remark in found.remarks)
+
+
 def test_streams_share_the_rows_of_the_table() -> None:
     """A list of streams has the rows of the same streams in one tensor, and a cosine of tokens."""
     tables = []
