@@ -123,7 +123,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-single", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""if attention weights are functions $f(s_{ij})$ of individual scores, then outputs have the
-    covariance $O_{ik} = T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$, where $F(c) = \mathbb E f f$
+    covariance $O_{ik} = T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$. Here $F(c) = \mathbb E f f$
     at covariance $c$
     """
     tokens, p, variance = 6, 0.3, 1.5
@@ -160,7 +160,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-sink", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""with a sink (an additional score of 0), rows $i$ and $k$ have $X = E\sum_jA_{ij}A_{kj} =
-    T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = E\sum_{jl}A_{ij}A_{kl} = X +
+    T\iint\Phi_{uw}\Phi^{T-1}N$. They also have $R = E\sum_{jl}A_{ij}A_{kl} = X +
     T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$. Here $N = \mathbb E f(u-c_i)f(w-c_k)$, and $c_i$ is the
     common part of the scores of row $i$, with $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$
     """

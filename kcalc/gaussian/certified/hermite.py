@@ -281,7 +281,7 @@ def _nodes(
 ) -> tuple[list[Ball], list[Ball], list[Ball]]:
     """Return the weights for even n, the weights for odd n, and z^2, at every node z.
 
-    With the weight w of the quadrature rule and the normal density N, the weights are
+    Let w be the weight of the quadrature rule and N the normal density. The weights are
     w N(z) (f(r z) + f(-r z)) for even n and w N(z) (f(r z) - f(-r z)) z for odd n.
     """
     from flint import arb

@@ -19,7 +19,7 @@ NEAR = 0.9  # the largest of many uniform entries exceeds this fraction of the b
     "warning",
     "among the weights with the same name, role and shape in all blocks, fewer than half keep the "
     "distribution that their layer drew (also in a later reset_parameters()), and one line of code "
-    "redrew the others with a sigma that differs by at least 10 %. In a finished model, one weight "
+    "redrew the others. Their sigma differs by at least 10 %. In a finished model, one weight "
     "has PyTorch's default uniform distribution, and at least two others share a different sigma",
 )
 def missed(subject: Subject) -> Iterator[Finding]:
