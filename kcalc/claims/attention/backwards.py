@@ -19,10 +19,10 @@ PLACE = "Gradients"
 @claim("ATT-backward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""suppose that gradients at the output have covariance $g_s$ at the same token and $g_d$
-    between different tokens. Let $S_s$ and $S_c$ be the overlaps of softmax rows for the
-    same token and for different tokens. Let $D_s$ and $D_c$ be their derivatives with
-    respect to the covariance of scores, and let $G_s$ and $G_d$ be the covariances of
-    queries. Gradients through queries then have covariance
+    between different tokens. Let $S_s$ and $S_c$ be the overlaps of softmax rows for
+    the same token and for different tokens. Let $D_s$ and $D_c$ be their derivatives
+    with respect to the covariance of scores, and let $G_s$ and $G_d$ be the covariances
+    of queries. Gradients through queries then have covariance
     $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2g_sD_s$ at the same token and
     $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2g_dD_c$ between different tokens. Gradients through keys
     have covariance $\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at the same token and

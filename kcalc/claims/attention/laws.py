@@ -151,9 +151,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-entropy", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for scores $a$ of variance $\tau^2$, the expected entropy of a softmax row is $\ln T +
-    \int[e^{-Te^u} - M(u)^T]\,du - \tau^2(1 - S_{\mathrm{self}})$. Here $M(u) = \mathbb E
-    f(u+a)$ and $f(x) = e^{-e^x}$
+    r"""for scores $a$ of variance $\tau^2$, the expected entropy of a softmax row is
+    $\ln T + \int[e^{-Te^u} - M(u)^T]\,du - \tau^2(1 - S_{\mathrm{self}})$. Here
+    $M(u) = \mathbb E f(u+a)$ and $f(x) = e^{-e^x}$
     """
     draws = bench.size(4000, 40_000)
     for tokens, variance in ((3, 2.0), (40, 1.0), (40, 9.0)):

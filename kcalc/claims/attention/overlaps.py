@@ -44,8 +44,8 @@ def tilt(tokens: int, beta: float) -> float:
 @claim("ATT-S", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""two softmax rows $A$ and $B$ with Gaussian scores $a$ and $b$ have the overlap $S =
-    E\sum_jA_jB_j = T\iint\Phi_{uw}\Phi^{T-1}\,du\,dw$. Here $\Phi(u,w) = E f(u+a)f(w+b)$
-    and $f(x) = e^{-e^x}$
+    E\sum_jA_jB_j = T\iint\Phi_{uw}\Phi^{T-1}\,du\,dw$. Here
+    $\Phi(u,w) = E f(u+a)f(w+b)$ and $f(x) = e^{-e^x}$
     """
     for tokens, v1, v2, k in CASES:
         found = Overlap(tokens, v1, v2, k).value

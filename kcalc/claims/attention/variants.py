@@ -123,8 +123,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-single", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""if attention weights are functions $f(s_{ij})$ of individual scores, then outputs have the
-    covariance $O_{ik} = T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$. Here $F(c) = \mathbb E f f$
-    at covariance $c$
+    covariance $O_{ik} = T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$. Here
+    $F(c) = \mathbb E f f$ at covariance $c$
     """
     tokens, p, variance = 6, 0.3, 1.5
     G, K = variance * alike(tokens, 1.0, p), alike(tokens, 1.0, p)

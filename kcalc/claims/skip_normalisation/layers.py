@@ -80,7 +80,8 @@ def bounds(
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""an affine layer has the derivative $J\,\mathrm{aff} = A\otimes I_N$ with respect to its
     input. The derivative with respect to its weights and biases is
-    $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\ I_{d_1}\otimes1_N)$. Both are in row-major order
+    $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\ I_{d_1}\otimes1_N)$. Both are in
+    row-major order
     """
     for d0, d1, N in ((2, 3, 4), (4, 2, 3), (1, 1, 1)):
         A = bench.normal(d1, d0)

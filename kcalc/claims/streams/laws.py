@@ -48,10 +48,10 @@ def second_moments(depth: int, c: float, write: np.ndarray = WRITE) -> list[np.n
 
 @claim("STREAM-forward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""let $H$ be the mixing matrix, $h$ the read vector, $p$ the write vector and $K_F$ the
-    kernel map of the branch. The second moments of streams then obey
-    $\Sigma'^{ab} = H\Sigma^{ab}H^\top + p\,p^\top
-    K_F(h^\top\Sigma^{aa}h, h^\top\Sigma^{ab}h, h^\top\Sigma^{bb}h)$
+    r"""let $H$ be the mixing matrix, $h$ the read vector, $p$ the write vector and
+    $K_F$ the kernel map of the branch. The second moments of streams then obey
+    $\Sigma'^{ab} = H\Sigma^{ab}H^\top +
+    p\,p^\top K_F(h^\top\Sigma^{aa}h, h^\top\Sigma^{ab}h, h^\top\Sigma^{bb}h)$
     """
     same, cross = second_moments(DEPTH, 0.5)
     found = depth_profile(network(), 0.5)
@@ -83,8 +83,8 @@ def _simulated(rng: np.random.Generator, width: int) -> tuple[float, float]:
 @claim("STREAM-backward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""mean products of gradients at streams obey $\Gamma = H^\top\Gamma'H + h\,h^\top
-    (p^\top\Gamma'p)\,\chi_F$, where the branch multiplies squared gradients by $\chi_F$. A
-    positively homogeneous branch that begins with an RMSNorm conserves
+    (p^\top\Gamma'p)\,\chi_F$, where the branch multiplies squared gradients by
+    $\chi_F$. A positively homogeneous branch that begins with an RMSNorm conserves
     $\sum_{ij}\Gamma_{ij}\Sigma_{ij}$
     """
     gamma, net = np.full((STREAMS, STREAMS), 1 / STREAMS**2), network()
