@@ -7,7 +7,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import mpmath
 import numpy as np
 
 from ..calculi.global_maps import node_values
@@ -15,7 +14,7 @@ from ..calculi.gradients import gradients
 from ..calculi.probes import joint_gradients
 from ..foundation.errors import KcalcError
 from ..foundation.guests import SHAPING
-from ..foundation.process_state import decimal_digits
+from ..foundation.process_state import ALONE
 from ..maps.maps import Assumption
 from ..network.layers import Sum
 from ..network.network import Network, chosen_output
@@ -154,18 +153,23 @@ def forgetting_rate(matrices: Sequence[Array]) -> float | None:
     the power 1/L. If all matrices are equal, it is the second largest eigenvalue modulus of H. The
     working precision exceeds the digits that the product can lose.
     """
+    import flint
+
     if not matrices or len(matrices[0]) < 2:
         return None
     alike = all(np.array_equal(matrix, matrices[0]) for matrix in matrices)
     used = matrices[:1] if alike else matrices
-    with decimal_digits(GUARD + 17 * len(used)):
-        product = mpmath.matrix(used[0].tolist())
+    # a multiple eigenvalue of a matrix without a full set of eigenvectors keeps 1/n of the digits
+    digits = (GUARD + 17 * len(used)) * len(used[0])
+    with ALONE, flint.ctx.workdps(digits):
+        product = flint.acb_mat(used[0].tolist())
         for matrix in used[1:]:
-            product = mpmath.matrix(matrix.tolist()) * product
-        values = sorted(map(abs, mpmath.eig(product, left=False, right=False)), reverse=True)
-        if values[0] == 0 or values[1] < values[0] * mpmath.mpf(10) ** (-16 * len(used)):
+            product = flint.acb_mat(matrix.tolist()) * product
+        found = product.eig(algorithm="approx")
+        values = sorted((abs(value).mid() for value in found), reverse=True)
+        if values[0] == 0 or values[1] < values[0] * flint.arb(10) ** (-16 * len(used)):
             return 0.0
-        return float(values[1] ** (mpmath.mpf(1) / len(used)))
+        return float(values[1].root(len(used)))
 
 
 def half_life(rate: float | None) -> float | None:

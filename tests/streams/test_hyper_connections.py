@@ -55,6 +55,8 @@ def test_forgetting() -> None:
     assert forgetting_rate([np.full((3, 3), 1 / 3)] * 9) == 0 == half_life(0.0)
     assert half_life(forgetting_rate([np.eye(2)])) == np.inf
     assert forgetting_rate([np.ones((1, 1))]) is None
+    jordan = np.diag([0.1, 0.1], 1) + np.diag([0, 0, 0.3])  # 0 has a single eigenvector
+    assert forgetting_rate([jordan] * 2) == 0
     tiny = [np.full((2, 2), 0.5) + 1e-5 * k * np.array([[1, -1], [-1, 1]]) for k in range(1, 41)]
     expected = np.exp(np.mean(np.log([2e-5 * k for k in range(1, 41)])))
     assert forgetting_rate(tiny) == pytest.approx(expected, rel=1e-9)

@@ -277,7 +277,8 @@ def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
 def _plain(subject: Subject) -> Iterator[Finding]:
     """Check a network without streams and norms, whose layers are identified by their weights.
 
-    If a layer is used repeatedly, its largest gradient counts. If there are several last layers,
+    Layers whose gradients are only rounding error do not count. If a layer is used repeatedly, its
+    largest gradient counts. If there are several last layers,
     the largest of their gradients counts, because the loss may not depend on the others: a softmax
     does not depend on a number added to all logits.
     """
@@ -286,11 +287,13 @@ def _plain(subject: Subject) -> Iterator[Finding]:
     if any(v.op in NORMS or v.op in ROOT_FUNCTIONS for v in data):
         return
     sizes: dict[tuple[str, ...], float] = {}
+    rounded = set(subject.measured.rounded)
     for contraction in structure.contractions:
         gradient = subject.measured.streams.get(contraction.value.index)
-        if gradient is not None:
+        names = contraction.parameters
+        if gradient is not None and not (names and rounded.issuperset(names)):
             size = float(gradient.double().square().mean().sqrt())
-            sizes[contraction.parameters] = max(size, sizes.get(contraction.parameters, 0.0))
+            sizes[names] = max(size, sizes.get(names, 0.0))
     first = next(iter(sizes), ())
     ends = [c.parameters for c in structure.contractions if not _read_on(c, structure)]
     last = max((e for e in ends if e in sizes), key=lambda e: sizes[e], default=())
