@@ -107,6 +107,59 @@ def test_mixtures_without_a_rule(mixture: Any, words: str) -> None:
         kc.c_map(network)
 
 
+class Pairs(Mixture):
+    """Each expert returns its output and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(
+            Model(lambda m, x: (m.inner(x), 1.0), inner=expert) for expert in self.experts
+        )
+
+    def forward(self, x: Any) -> Any:
+        weights, chosen = self.gate(x).softmax(-1).topk(2)
+        weights = weights / weights.sum(-1, keepdim=True)
+        parts = enumerate(expert(x)[0] for expert in self.experts)
+        return sum((weights * (chosen == k)).sum(-1, keepdim=True) * part for k, part in parts)
+
+
+def test_experts_that_return_tuples() -> None:
+    network = read(Pairs())
+    (node,) = network.nodes_of(L.Route)
+    assert network.layer(node) == L.Route(2)
+
+
+class Inline(nn.Module):
+    """A residual block that contains the router and both layers of each expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(32, 4, bias=False)
+        self.up = nn.ModuleList(nn.Linear(32, 48) for _ in range(4))
+        self.down = nn.ModuleList(nn.Linear(48, 32) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        weights, chosen = self.gate(x).softmax(-1).topk(2)
+        out = x
+        for k, (up, down) in enumerate(zip(self.up, self.down, strict=True)):
+            out = out + (weights * (chosen == k)).sum(-1, keepdim=True) * down(up(x).relu())
+        return out
+
+
+def test_experts_in_a_block_are_not_read() -> None:
+    network = read(Inline())
+    assert [network.layer(node).reason != "" for node in network.nodes_of(L.Opaque)] == [True]
+    model = Model(lambda m, x: m.last(m.block(m.first(x))), block=Inline(), **ends())
+    remarks = kc.audit(model, (8, 32)).remarks
+    assert any("selects 2 of the 4 outputs of block.gate.weight" in remark for remark in remarks)
+    known = Model(lambda m, x: m.last(m.block(m.first(x))), block=Mixture(), **ends())
+    assert not any(" outputs of " in remark for remark in kc.audit(known, (8, 32)).remarks)
+
+
+def ends() -> dict[str, nn.Module]:
+    return {"first": nn.Linear(32, 32), "last": nn.Linear(32, 3)}
+
+
 def shaped_act(k: Any, act: Any, x: Any) -> Any:
     """An activation with the constants of a shaping."""
     return k.gamma * (act(k.alpha * x + k.beta) + k.delta)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -145,9 +145,12 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
             texts.append(ABSENT)
     if _groups(router) or _groups(module):
         return GROUPED
-    one = _fused(experts) if fused else (lambda i, x: experts[i](x))
+    one = _fused(experts) if fused else (lambda i, x: _first(experts[i](x)))
     mixture = Mixture(experts, router, one, count)
-    every = torch.stack([one(i, x) for i in range(count)])
+    outputs = [_output(partial(one, i), x) for i in range(count)]
+    if any(each is None or each.shape != x.shape for each in outputs):
+        return OTHER if certain else ""
+    every = torch.stack(outputs)
     logits = mixture.logits(x)
     for shared, gate in _shared(module, experts, router, x):
         added = sum((child(x) for child in shared), torch.zeros_like(x))
@@ -304,17 +307,21 @@ def _example(width: int, weight: Any) -> Any:
     return drawn.to(weight)
 
 
-def _output(module: nn.Module, x: Any) -> Any:
-    """Return the first output of a module for tokens ``x``, or None if it fails."""
+def _output(module: Callable[[Any], Any], x: Any) -> Any:
+    """Return the first output of a module or function for tokens ``x``, or None if it fails."""
     for given in (x[None], x):
         try:
             out = module(given)
         except Exception:  # the user's code may raise anything
             continue
-        first = out[0] if isinstance(out, tuple) else out
+        first = _first(out)
         if isinstance(first, torch.Tensor) and first.numel() % len(x) == 0:
             return first.reshape(len(x), -1)
     return None
+
+
+def _first(out: Any) -> Any:
+    return out[0] if isinstance(out, tuple) and out else out
 
 
 def _returns_pair(module: nn.Module, parts: tuple[Any, Any, int, int]) -> bool:
