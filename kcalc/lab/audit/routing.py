@@ -98,7 +98,7 @@ def _unread(subject: Subject) -> Iterator[str]:
     """Describe selections among the entries of a weight's result that are not in a read mixture."""
     structure = subject.measured.structure
     paths = tuple(router.path for router in subject.routers)
-    found: dict[tuple[int, int], list[str]] = {}  # {(selected, number): names}
+    found: dict[tuple[int, int], dict[str, None]] = {}  # {(selected, number): names}
     for value in structure.program.values:
         if value.op not in ("topk", "argmax") or not value.inputs:
             continue
@@ -110,10 +110,10 @@ def _unread(subject: Subject) -> Iterator[str]:
             same = logits[-1:] == scores[-1:] and logits.numel() == scores.numel() > 0
             if same and value.depends_on(contraction.value):
                 k = value.tensor.numel() * scores[-1] // scores.numel()
-                found.setdefault((k, scores[-1]), []).extend(contraction.parameters)
+                found.setdefault((k, scores[-1]), {}).update(dict.fromkeys(contraction.parameters))
     for (k, count), names in found.items():
         yield (
-            f"the model selects {k} of the {count} outputs of {named([*dict.fromkeys(names)])}; if these are "
+            f"the model selects {k} of the {count} outputs of {named(tuple(names))}; if these are "
             "scores of experts, MOE-LOAD and MOE-ONE do not examine them, because kcalc could not "
             "read the mixture. It reads mixtures that are modules of their own"
         )
