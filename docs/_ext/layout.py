@@ -168,9 +168,16 @@ def name_asides(app: Sphinx, error: Exception | None) -> None:
             path.write_text(text, encoding="utf-8")
 
 
+def fold_navigation(app: Sphinx, name: str, template: str, context: Any, doctree: Any) -> None:
+    """The sidebar lists the pages of the current branch only, not hundreds of others."""
+    if whole := context.get("toctree"):
+        context["toctree"] = lambda **options: whole(**{**options, "collapse": True})
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", name_asides)
     app.connect("doctree-read", label_cells)
     app.connect("doctree-resolved", mark_wide)
+    app.connect("html-page-context", fold_navigation, priority=400)  # before the theme reads it
     app.connect("html-page-context", arrange, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

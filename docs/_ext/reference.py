@@ -10,7 +10,7 @@ import inspect
 import pydoc
 import re
 import sys
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from docutils import nodes
@@ -143,6 +143,7 @@ def internal(
     return contnode
 
 
+@cache
 def _exists(target: str) -> bool:
     module, _, last = target.rpartition(".")
     if target.startswith("kcalc."):  # a function may have the name of its module
