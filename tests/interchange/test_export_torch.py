@@ -50,6 +50,31 @@ def test_initialise_a_model() -> None:
     assert (model[3].weight == 3.0).all()
 
 
+@pytest.mark.parametrize(("kernel", "stride", "padding", "more"), [
+    (2, 2, 0, 0), (4, 2, 1, 0), (3, 2, 1, 1), (3, 1, 1, 0), (6, 3, 2, 1),
+])  # fmt: skip
+def test_transposed_convolutions(kernel: int, stride: int, padding: int, more: int) -> None:
+    """Every output location reads one location of the input, with orthogonal weights."""
+    layer = torch.nn.ConvTranspose2d(8, 8, kernel, stride, padding, more, groups=2)
+    given = torch.randn(3, 8, 5, 5)
+    norms = given.unflatten(1, (2, 4)).norm(dim=2)
+    found = names()["initialise"](layer)(given).unflatten(1, (2, 4)).norm(dim=2)
+    near = torch.nn.functional.interpolate(norms, scale_factor=stride)
+    torch.testing.assert_close(found, near)
+    wide = torch.nn.ConvTranspose2d(8, 16, kernel, stride, padding, more)
+    names()["initialise"](wide, fill=names()["delta_gaussian_"], sigmas={"": (2.0, 0.0)})
+    count = 8 * 16 * min(kernel, stride) ** 2
+    assert wide.weight.count_nonzero() == count and not wide.bias.any()
+    found = wide.weight.square().sum() / count
+    assert found.item() == pytest.approx(4 / 8, abs=5 * 0.5 * (2 / 128) ** 0.5)
+
+
+def test_weights_of_other_layers() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4))
+    with pytest.warns(UserWarning, match="0.weight$"):
+        names()["initialise"](model)
+
+
 def test_modules_and_standardised_weights() -> None:
     shaping = kc.shape(kc.architectures.resnet_v2(50), "gelu", method="nf")
     names = exported.load(shaping.export("torch"))

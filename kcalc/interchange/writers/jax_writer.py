@@ -20,11 +20,11 @@ DIALECT = Dialect.of_module(
 
 LAYOUT = '''
 def _placed(entries: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return a kernel (*window, in / groups, out) whose centre tap is ``entries``; all other taps are 0."""
-    window = shape[:-2]
-    if any(extent % 2 == 0 for extent in window):
-        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights. Use odd kernels")
-    return jnp.zeros(shape, entries.dtype).at[tuple(extent // 2 for extent in window)].set(entries)
+    """Return a kernel (*window, in / groups, out) whose centre tap is ``entries``; all other taps are 0.
+
+    In windows of even size, it is the tap after the centre.
+    """
+    return jnp.zeros(shape, entries.dtype).at[tuple(extent // 2 for extent in shape[:-2])].set(entries)
 '''
 DELTA = '''
 def delta_orthogonal(
@@ -34,8 +34,8 @@ def delta_orthogonal(
 
     Only the centre tap of a convolution is nonzero. In every group of k inputs and m outputs, it is a uniformly
     random matrix with orthonormal rows (m <= k) or columns, multiplied by sigma_w max(sqrt(m / k), 1). Its entries
-    have variance sigma_w^2 / k. Equinox stores weights as (out, in / groups, *window); convert them with
-    ``jnp.moveaxis(weight, (-1, -2), (0, 1))``.
+    have variance sigma_w^2 / k. Not for transposed convolutions. Equinox stores weights as (out, in / groups,
+    *window); convert them with ``jnp.moveaxis(weight, (-1, -2), (0, 1))``.
     """
     inputs, outputs = shape[-2], _outputs(shape, groups)
     wide = jnp.promote_types(jnp.zeros((), dtype).dtype, jnp.float32)

@@ -81,11 +81,12 @@ class _Law(keras.initializers.Initializer):
 '''
 PLACED = '''
 def _placed(entries, shape: tuple[int, ...], dtype: str | None):
-    """Return a kernel (*window, in / groups, out) whose centre tap is ``entries``; all other taps are 0."""
+    """Return a kernel (*window, in / groups, out) whose centre tap is ``entries``; all other taps are 0.
+
+    In windows of even size, it is the tap after the centre.
+    """
     window = tuple(shape[:-2])
-    if any(extent % 2 == 0 for extent in window):
-        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights. Use odd kernels")
-    margins = [(extent // 2, extent // 2) for extent in window]
+    margins = [(extent // 2, (extent - 1) // 2) for extent in window]
     kernel = ops.reshape(entries, (*(1 for _ in window), *shape[-2:]))
     return ops.cast(ops.pad(kernel, [*margins, (0, 0), (0, 0)]), dtype or keras.config.floatx())
 '''
@@ -96,7 +97,7 @@ class DeltaOrthogonal(_Law):
 
     Only the centre tap of a convolution is nonzero. In every group of k inputs and m outputs, it is a uniformly
     random matrix with orthonormal rows (m <= k) or columns, multiplied by sigma_w max(sqrt(m / k), 1). Its entries
-    have variance sigma_w^2 / k. ``groups``: the groups of the layer.
+    have variance sigma_w^2 / k. ``groups``: the groups of the layer. Not for transposed convolutions.
     """
 
     def __call__(self, shape, dtype=None):

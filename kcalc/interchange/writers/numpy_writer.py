@@ -32,11 +32,11 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 '''
 CENTRE = '''
 def _centre(weight: np.ndarray) -> np.ndarray:
-    """Return a view of the centre tap of a weight (*window, in / groups, out); for dense layers, the whole weight."""
-    window = weight.shape[:-2]
-    if any(extent % 2 == 0 for extent in window):
-        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights. Use odd kernels")
-    return weight[tuple(extent // 2 for extent in window)]
+    """Return a view of the centre tap of a weight (*window, in / groups, out); for dense layers, the whole weight.
+
+    In windows of even size, it is the tap after the centre.
+    """
+    return weight[tuple(extent // 2 for extent in weight.shape[:-2])]
 '''
 CHECK = '''
 def _outputs(shape: tuple[int, ...], groups: int) -> int:
@@ -53,7 +53,7 @@ def delta_orthogonal(
 
     Only the centre tap of a convolution is nonzero. In every group of k inputs and m outputs, it is a uniformly
     random matrix with orthonormal rows (m <= k) or columns, multiplied by sigma_w max(sqrt(m / k), 1). Its entries
-    have variance sigma_w^2 / k.
+    have variance sigma_w^2 / k. Not for transposed convolutions.
     """
     inputs, outputs = shape[-2], _outputs(shape, groups)
     weight = np.zeros(shape, dtype)

@@ -26,11 +26,11 @@ class {title}(nn.Module):
 
 CENTRE = '''
 def _centre(weight: torch.Tensor) -> torch.Tensor:
-    """Return a view of the centre tap of a weight (out, in / groups, *window); for dense layers, the whole weight."""
-    window = weight.shape[2:]
-    if any(extent % 2 == 0 for extent in window):
-        raise ValueError(f"a kernel of shape {tuple(window)} has no centre tap for Delta weights. Use odd kernels")
-    return weight[(slice(None), slice(None), *(extent // 2 for extent in window))]
+    """Return a view of the centre tap of a weight (out, in / groups, *window); for dense layers, the whole weight.
+
+    In windows of even size, it is the tap after the centre.
+    """
+    return weight[(slice(None), slice(None), *(extent // 2 for extent in weight.shape[2:]))]
 '''
 NORMAL = '''
 def _normal(weight: torch.Tensor, *shape: int, generator: torch.Generator | None) -> torch.Tensor:
@@ -93,6 +93,9 @@ def gaussian_(
 '''
 INITIALISE = '''
 
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
 @torch.no_grad()
 def initialise(
     model: nn.Module,
@@ -100,17 +103,51 @@ def initialise(
     sigmas: dict[str, tuple[float, float]] | None = None,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Fill all Linear and Conv layers of a model in place, and return it; biases become 0 unless sigma_b is given.
+    """Fill all Linear, Conv and ConvTranspose layers of a model in place, and return it.
 
+    Biases become 0 unless sigma_b is given. A warning names weights of other layers, which stay as they are.
     ``sigmas``: {module name: (sigma_w, sigma_b)} for layers with other values than (1, 0).
     """
+    filled = set()
     for name, module in model.named_modules():
-        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)):
             sigma_w, sigma_b = (sigmas or {}).get(name, (1.0, 0.0))
-            fill(module.weight, getattr(module, "groups", 1), sigma_w, generator)
+            if isinstance(module, TRANSPOSED):
+                _fill_transposed(module, fill, sigma_w, generator)
+            else:
+                fill(module.weight, getattr(module, "groups", 1), sigma_w, generator)
+            filled.add(module.weight)
             if module.bias is not None:
                 module.bias.copy_(sigma_b * _normal(module.bias, *module.bias.shape, generator=generator))
+    others = [name for name, weight in model.named_parameters() if weight.dim() > 1 and weight not in filled]
+    if others:
+        warnings.warn(f"initialise leaves these weights unchanged: {', '.join(others)}", stacklevel=2)
     return model
+'''
+SPREAD = '''
+
+def _fill_transposed(module, fill, sigma_w: float, generator: torch.Generator | None) -> None:
+    """Fill the weight (in, out / groups, *window) so that every output location reads one input location."""
+    window, stride, groups = module.kernel_size, module.stride, module.groups
+    shape = (module.out_channels, module.in_channels // groups, *(1 for _ in window))
+    matrix = fill(module.weight.new_empty(shape), groups, sigma_w, generator)
+    blocks = matrix.reshape(groups, -1, *shape[1:]).transpose(1, 2)
+    first = [extent // 2 if step == 1 else max((extent - step) // 2, 0) for extent, step in zip(window, stride)]
+    taps = [
+        slice(max(extent - start - step, 0), extent - start) for extent, start, step in zip(window, first, stride)
+    ]
+    module.weight.zero_()[(..., *taps)] = blocks.reshape(module.in_channels, -1, *shape[2:])
+'''
+SPREAD_GAUSSIAN = '''
+
+def _fill_transposed(module, fill, sigma_w: float, generator: torch.Generator | None) -> None:
+    """Fill the weight (in, out / groups, *window), where an output location reads 1 / stride of the taps."""
+    window, groups = module.kernel_size, module.groups
+    read = math.prod(min(extent, step) for extent, step in zip(window, module.stride))
+    shape = (module.out_channels, module.in_channels // groups, *window)
+    weight = fill(module.weight.new_empty(shape), groups, sigma_w * math.sqrt(read), generator)
+    blocks = weight.reshape(groups, -1, *shape[1:]).transpose(1, 2)
+    module.weight.copy_(blocks.reshape(module.weight.shape))
 '''
 STANDARDISE = '''
 def standardise(weight: torch.Tensor, sigma_w: float = 1.0) -> torch.Tensor:
@@ -169,6 +206,7 @@ FRAMEWORK = Framework(
     "PyTorch",
     {
         "math": "import math",
+        "warnings": "import warnings",
         "torch": "import torch",
         "F": "import torch.nn.functional as F",
         "nn": "from torch import nn",
@@ -176,8 +214,8 @@ FRAMEWORK = Framework(
     "torch.Tensor",
     DIALECT,
     LOCATIONS,
-    DELTA + INITIALISE.replace("LAW", "delta_orthogonal_"),
-    GAUSSIAN + INITIALISE.replace("LAW", "gaussian_"),
+    DELTA + SPREAD + INITIALISE.replace("LAW", "delta_orthogonal_"),
+    GAUSSIAN + SPREAD_GAUSSIAN + INITIALISE.replace("LAW", "gaussian_"),
     STANDARDISE,
     helpers=(("_outputs", CHECK), ("_normal", NORMAL), ("_centre", CENTRE)),
     extra=EXTRA,
