@@ -167,6 +167,16 @@ for name in sys.argv[2:]:
     assert isinstance(model, kind) and type(model).__name__ == name
     drawn = init(fresh(), generator=torch.Generator().manual_seed(3)).eval()
     torch.testing.assert_close(drawn(x), known["drawn"])
+    other = fresh()
+    next(m for m in other.modules() if isinstance(m, torch.nn.Linear)).weight = (
+        torch.nn.Parameter(torch.zeros(3, 5))
+    )
+    try:
+        init(other)
+    except ValueError as error:
+        assert "has shape (3, 5), but had shape" in str(error)
+    else:
+        raise AssertionError("a model of another width")
     if name == "Looped":
         model.layers = model.layers[:2]
         try:

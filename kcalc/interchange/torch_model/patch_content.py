@@ -111,7 +111,7 @@ class Data:
     def parts(self) -> Iterator[tuple[str, str]]:
         """Yield (definition, lines of ``init`` that use it)."""
         named = (f'"{name}": operator.{word}' for name, word in sorted(self.operators.items()))
-        yield f"OPERATORS = {{{', '.join(named)}}}\n", ""
+        yield f"OPERATORS = {{{', '.join(named)}}}\n", CHECK if self.weights else ""
         calls = "".join(_entry(*key, paths) for key, paths in self.calls.items())
         joins = any(part != "None" for part, _ in self.calls)
         counts = any("Visits(" in text for _, made in self.calls for _, text in made)
@@ -127,7 +127,7 @@ class Data:
             yield "", "    _slow(model)\n"
         if self.weights:
             lines = "".join(map(_weight, self.weights))
-            yield f"WEIGHTS = [  # (parameter, function, number, options)\n{lines}]\n", SET
+            yield f"WEIGHTS = [  # (parameter, shape, function, number, options)\n{lines}]\n", SET
 
 
 CALLS_STEP = """    modules = dict(model.named_modules(remove_duplicate=False))
@@ -141,8 +141,16 @@ GIVE = "            _give(modules[path], calls)\n"
 COUNT = "            _count(modules[path])\n"
 DROP = "    for name in DROPPED:\n        _drop(model, name)\n"
 ADD = "    for name in ADDED:\n        _add_bias(model, name)\n"
+CHECK = """    for name, tensor in model.named_parameters(remove_duplicate=False):
+        shape = next((shape for other, shape, *_ in WEIGHTS if other == name), tensor.shape)
+        if tuple(tensor.shape) != tuple(shape):
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}, but had shape {tuple(shape)} when this "
+                "file was written; shape this model again"
+            )
+"""
 SET = """    with torch.no_grad():
-        for name, change, number, more in WEIGHTS if draw else ():
+        for name, _, change, number, more in WEIGHTS if draw else ():
             home, _, leaf = name.rpartition(".")
             tensor = getattr(model.get_submodule(home), leaf)
             change(tensor, number, law, generator, **more)
@@ -163,7 +171,7 @@ def _entry(part: str, changes: Changes, paths: list[str]) -> str:
 
 def _weight(edit: WeightEdit) -> str:
     more: dict[str, Any] = {}
-    copies, edit = edit.copies, edit.block
+    shape, copies, edit = edit.shape, edit.copies, edit.block
     how = {"filled": "_fill", "normal": "_normal", "scaled": "_multiply", "drawn": "_draw"}
     name, layout = how[edit.kind], edit.layout
     if layout is None:
@@ -183,7 +191,7 @@ def _weight(edit: WeightEdit) -> str:
             name = "_draw_rows" if stored else "_draw"
         more |= stored
     name = f"_each({name})" if copies else name
-    return f'    ("{edit.parameter}", {name}, {edit.sigma!r}, {more!r}),\n'
+    return f'    ("{edit.parameter}", {shape!r}, {name}, {edit.sigma!r}, {more!r}),\n'
 
 
 # -- the file --------------------------------------------------------------------------------------
