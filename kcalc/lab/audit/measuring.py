@@ -128,6 +128,8 @@ def _trained(fresh: Callable[[], Any], call: Any) -> Any:
 
 def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:
     """Run the model. ``configured`` says whether the inputs come from the model's configuration."""
+    import torch
+
     from ...interchange import as_one
     from ...interchange.torch_model import first_line, place
 
@@ -137,10 +139,8 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
     except KcalcError:
         raise
     except Exception as error:
-        advice = "check that it runs on them"
         text = first_line(error).rstrip(". ")
-        if "out of range" in text or "indices" in text:
-            advice = "pass the token ids as a tensor of integers"
+        advice = _advice(text, model, [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)])
         if "label" in str(error).lower() or "target" in str(error).lower():
             advice = (
                 "if the model needs labels, pass a dictionary such as {'x': ..., 'labels': ...}"
@@ -152,6 +152,27 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
         raise KcalcError(
             f"the model could not be run on the example inputs{place(error)}: {text}; {advice}"
         ) from error
+
+
+def _advice(text: str, model: Any, inputs: list[Any]) -> str:
+    """Return a remedy for an error with the given text."""
+    import torch
+
+    if "tuple index out of range" in text or "too many indices" in text:
+        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+        return f"check the number of axes of the inputs, which have the shapes {shapes}"
+    ids = [x for x in inputs if not x.is_floating_point() and x.numel()]
+    if "out of range" in text and ids:
+        tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+        rows = ", ".join(map(str, sorted(set(tables)))) or "unknown"
+        most = max(int(x.max()) for x in ids)
+        return (
+            f"the largest id is {most}, and the numbers of rows of the model's embeddings are: "
+            f"{rows}; pass smaller ids or fewer tokens"
+        )
+    if "out of range" in text or "indices" in text:
+        return "pass the token ids as a tensor of integers"
+    return "check that it runs on them"
 
 
 def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> None:
