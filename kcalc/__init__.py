@@ -7,6 +7,7 @@ torch are imported only when they are used.
 
 from __future__ import annotations
 
+import sys as _sys
 from typing import TYPE_CHECKING, Any
 
 from . import wiring as wiring
@@ -300,7 +301,9 @@ del after_import  # so that keras.models.load_model finds edited models in a new
 
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}", name=name, obj=_sys.modules[__name__]
+        )
     found = globals()[name] = _brought(_PLACES[name])
     return found
 

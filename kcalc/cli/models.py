@@ -180,7 +180,8 @@ def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found)
                 f"there is no Python module {name!r}; it is neither installed nor in {folder}"
             ) from None
         raise KcalcError(
-            f"{text}: importing {name} needs the module {error.name!r}, which is not installed"
+            f"{text}: importing {name} needs the module {error.name!r}, which is not installed; "
+            f"install it, for example with pip install {error.name}"
         ) from error
     except AttributeError as error:
         if getattr(error, "obj", None) is None or not str(error).startswith(f"module {name!r}"):

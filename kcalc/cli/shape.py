@@ -105,7 +105,7 @@ def run(
         if export:
             to_file = output and output != "-"
             source = result.export(export, output if to_file else None)
-            text = text if to_file else source.rstrip("\n")
+            text = f"{text}\n\nwrote {output}" if to_file else source.rstrip("\n")
     if edits or patch:
         text = "\n".join([text, "", *_edited_lines(result, edits, patch)])
     show(text, result.to_dict, json)
@@ -126,9 +126,8 @@ def _check_editable(named: Named) -> None:
     reading = named.reading
     if reading is None or reading.framework != "torch":
         raise KcalcError(
-            "--edits and --patch need an unchanged PyTorch model, passed as module:attribute; "
-            "omit the options that change the network, because kcalc shape removes norms and "
-            "normalises sums itself"
+            "--edits and --patch need a PyTorch model, passed as module:attribute, without options "
+            "that change its network; kcalc shape removes norms and normalises sums itself"
         )
 
 

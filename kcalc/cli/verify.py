@@ -96,7 +96,9 @@ def run(
         imported("latex2mathml.converter")
     try:
         asked = paper if own is None else (*(paper or ()), *_own_papers(own))
-        report = claims.verify(claim, asked, budget, seed, processes, journal, progress=True)
+        report = claims.verify(
+            claim, asked, budget, seed, processes, journal, progress=sys.stderr.isatty()
+        )
     except KeyboardInterrupt:
         kept = (
             f"finished claims are in {journal}; run the same command to resume"

@@ -206,6 +206,8 @@ def _complement(given: Any, name: str) -> Any:
 def _check_piece(piece: object) -> None:
     if not isinstance(piece, Layer | Network):
         hint = "; pass an instance, not the class" if isinstance(piece, type) else ""
+        if isinstance(piece, str):
+            hint = "; for an activation, pass layers.Nonlinear(name)"
         raise KcalcError(f"expected a layer or a network, got {glimpse(piece)}{hint}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -119,9 +120,10 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
     given = (codes,) if isinstance(codes, str) else tuple(codes)
     for code in given:
         if not isinstance(code, str) or code not in known:
+            near = difflib.get_close_matches(str(code).upper(), known, n=1)
             raise KcalcError(
-                f"{what} contains the unknown code {glimpse(code)}; the codes are "
-                f"{', '.join(known)}"
+                f"{what} contains the unknown code {glimpse(code)}; the "
+                f"{'nearest is' if near else 'codes are'} {', '.join(near or known)}"
             )
     return given
 

@@ -140,7 +140,9 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
         raise
     except Exception as error:
         text = first_line(error).rstrip(". ")
-        advice = _advice(text, model, [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)])
+        advice = _advice(
+            text, model, [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+        )
         if "label" in str(error).lower() or "target" in str(error).lower():
             advice = (
                 "if the model needs labels, pass a dictionary such as {'x': ..., 'labels': ...}"

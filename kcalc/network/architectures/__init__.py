@@ -7,6 +7,7 @@ use.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ...foundation.guests import ARCHITECTURES
@@ -49,7 +50,9 @@ __all__ += map(str, ARCHITECTURES.places)  # pyright: ignore[reportUnsupportedDu
 def __getattr__(name: str) -> Any:
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )
 
 
 def __dir__() -> list[str]:
