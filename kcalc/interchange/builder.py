@@ -83,6 +83,7 @@ class Builder:
         self.read_at: dict[str, dict[str, None]] = {}
         # {stopped expression: expression inside the stop}
         self.stopped: dict[tuple[Any, Any], str] = {}
+        self.off: dict[str, str] = {}  # {product with a gain of 0: its other factor}
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
         """Record a difference from the model at a node.

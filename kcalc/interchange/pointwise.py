@@ -29,7 +29,7 @@ from .fusion import (
     simplified,
 )
 from .tokens import vectors_of
-from .trace import Op, Pointwise
+from .trace import Op, Pass, Pointwise
 
 Node = Hashable
 BEHIND = (
@@ -61,6 +61,7 @@ class ElementwiseRules(Builder):
             if special is not None:
                 return special
             numbers = [form.number if isinstance(form, Constant) else None for form in forms]
+            self._switched_off(op, forms, numbers)
             for form, number in zip(forms, numbers, strict=True):
                 if isinstance(form, Constant) and number is None:
                     text = (
@@ -74,12 +75,52 @@ class ElementwiseRules(Builder):
                 f if isinstance(f, Unary) else Unary(None, n, "")
                 for f, n in zip(forms, numbers, strict=True)
             ]
-        form = self._combined(op, [form for form in forms if isinstance(form, Unary)])
+        plain = [form for form in forms if isinstance(form, Unary)]
+        form = self._with_branches(op, plain) or self._combined(op, plain)
         return (
             self._approximate(op, form)
             if op.text and isinstance(form, Unary) and form.source is not None
             else form
         )
+
+    def _switched_off(self, op: Pointwise, forms: list[Any], numbers: list[Any]) -> None:
+        """Remember the branch that a trained gain of 0 multiplies, as in ReZero."""
+        gain = any(
+            isinstance(form, Constant) and form.held.parameter and form.held.trained and number == 0
+            for form, number in zip(forms, numbers, strict=True)
+        )
+        branches = [n for n, f in zip(op.reads, forms, strict=True) if isinstance(f, Unary)]
+        if gain and len(branches) == 1 and self._kind(op)[0] == "product":
+            self.off[op.name] = branches[0]
+
+    def _with_branches(self, op: Pointwise, forms: list[Unary]) -> Form | None:
+        """Return a sum with branches whose gain is 0, which have weight 0, or None."""
+        names = []
+        for name in op.reads:
+            while isinstance(self.by_name[name], Pass):
+                (name,) = self.by_name[name].reads
+            names.append(name)
+        pairs = list(zip(names, op.reads, forms, strict=True))
+        if not any(name in self.off for name in names) or any(
+            form.source is None and name not in self.off for name, _, form in pairs
+        ):
+            return None
+        kind, weights = self._kind(op)
+        if kind != "sum":
+            return None
+        terms: dict[str, Any] = {}
+        for (name, read, _), weight in zip(pairs, weights, strict=True):
+            node = self.label(self.off.get(name, read))
+            terms[node] = terms.get(node, 0) + (sp.S.Zero if name in self.off else weight)
+        return self.node(op, L.Sum(tuple(as_number(w) for w in terms.values())), list(terms))
+
+    def _kind(self, op: Pointwise) -> tuple[str, Any]:
+        """Return :func:`combination` for the inputs of an operation, or ("", None)."""
+        symbols = [sp.Symbol(f"y{i}", real=True) for i in range(len(op.reads))]
+        try:
+            return combination(simplified(op.function(*symbols)), symbols) or ("", None)
+        except (KcalcError, TypeError, ValueError, ArithmeticError):
+            return "", None
 
     def _turned(self, name: str, op: Pointwise) -> bool:
         """Whether broadcasting moves the examples of a feature map to another axis."""

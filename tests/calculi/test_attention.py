@@ -352,7 +352,7 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (PLAIN, {"tokens": [[1.0, 0.0], [0.0, 0.0]]}, "node 'x' has q = 0"),
     (GPT, {"tokens": [0, -4]}, "ids must be integers >= 0"),
     (GPT, {"tokens": [0, 10]}, "embeds the ids 0 to 9"),
-    (GPT, {"tokens": [0, 1, 2, 3]}, "has 3 positions, but the input has 4"),
+    (GPT, {"tokens": [0, 1, 2, 3]}, "has 3 positions, but reads 4"),
     (PLAIN, {"q": 1e3, "tokens": 8}, "variance 1.37e\\+06.* norm before"),
     (PLAIN, {"q": 1e200, "tokens": 8}, "variance inf"),
     (AFTER_POOLING, {"tokens": 4}, "tokens were pooled"),

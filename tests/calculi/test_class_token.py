@@ -15,7 +15,7 @@ import kcalc as kc
 from kcalc import c_map, chain, node_values, q_map, to_jax, token_map
 from kcalc.calculi.attention.class_token import Grouped, reading, response
 from kcalc.gaussian.softmax_groups import ScorePair, moments
-from kcalc.network.layers import Affine, Attend, ClassToken, Input, Pool, TokenMix
+from kcalc.network.layers import Affine, Attend, ClassToken, Input, Pool, Positions, TokenMix
 
 A = kc.architectures
 WORST = 4.5
@@ -157,3 +157,10 @@ def test_arrays_have_the_token_in_front(tmp_path: Path) -> None:
     assert made[:2].any()
     kc.save_json(net, tmp_path / "net.json")
     assert kc.load_json(tmp_path / "net.json") == net
+
+
+def test_positions_after_a_class_token() -> None:
+    net = chain(Input(4), Affine(4), ClassToken(), Positions("learned", length=5), Affine(4))
+    with pytest.raises(kc.KcalcError, match=r"reads 6 tokens; pass at most 4 \(tokens=4\)"):
+        node_values(net, tokens=5)
+    assert node_values(net, tokens=4)

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from test_edits_not_run import N, Net  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 
@@ -102,3 +103,28 @@ def test_code_that_training_replaces_is_left_alone(kind):
     assert any("training" in why for why in s.left_alone.values())
     assert "relu" in {edit.node for edit in s.edits.only("activation")}
     assert made.train()(X).shape == (4, N)
+
+
+@pytest.mark.parametrize(
+    "gated",
+    [
+        lambda g, x, b: x + g * b,
+        lambda g, x, b: x + torch.tanh(g) * b,
+        lambda g, x, b: (1 - g) * x + b * g,
+    ],
+)
+@pytest.mark.parametrize("size", [(), (16,)])
+def test_branches_with_a_gain_of_0(gated: Any, size: tuple[int, ...]) -> None:
+    """They are part of the network, with weight 0, and are shaped."""
+    model: Any = Model(
+        lambda m, x: m.last(torch.tanh(gated(m.gain, y := m.first(x), m.branch(y.relu())))),
+        first=nn.Linear(8, 16), branch=nn.Linear(16, 16), last=nn.Linear(16, 4),
+    )  # fmt: skip
+    model.gain = nn.Parameter(torch.zeros(size))
+    reading = kc.read(model, torch.randn(4, 8))
+    (total,) = reading.network.nodes_of(kc.layers.Sum)
+    assert reading.network.layer(total).weights == (1, 0)
+    shaped: Any = kc.shape(reading, zeta=1.5).apply_to(model)
+    weight = shaped.branch.weight.detach()
+    torch.testing.assert_close(weight @ weight.T, torch.eye(16), atol=1e-5, rtol=0)
+    assert not shaped.gain.any() and shaped(torch.randn(4, 8)).isfinite().all()

@@ -199,12 +199,16 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         )
 
 
-def check_length(op: P.Positions, node: Node, tokens: int) -> None:
-    """Raise KcalcError if the input has more tokens than the table of positions has rows."""
+def check_length(op: P.Positions, node: Node, tokens: int, added: int = 0) -> None:
+    """Raise KcalcError if there are more tokens than the table of positions has rows.
+
+    ``added`` of the tokens are not in the input, such as class tokens.
+    """
     if op.length is not None and not isinstance(op.length, sp.Basic) and tokens > op.length:
+        most = op.length - added
         raise KcalcError(
-            f"node {node!r} has {op.length} positions, but the input has {tokens} tokens; pass at "
-            f"most {op.length} (tokens={op.length}), or use a larger length"
+            f"node {node!r} has {op.length} positions, but reads {tokens} tokens; pass at most "
+            f"{most} (tokens={most}), or use a larger length"
         )
 
 

@@ -111,7 +111,7 @@ class Sampled:
         self.keeps = False  # whether draws are cached; they are the same at every call
         self.drawn_before: dict[tuple[Node, int], list[Drawn]] = {}
         self.read: tuple[Array, Array, Jet, Jet] | None = None  # the last covariance read
-        self.length = 1
+        self.length, self.added = 1, 0  # numbers of tokens, and of class tokens among them
         self.class_token = False  # whether a class token has occurred
         self.tick: Callable[[int], Any] = lambda _: None  # receives the number of draws made
 
@@ -122,7 +122,7 @@ class Sampled:
         """
         made = covariance if isinstance(covariance, Jet) else covariance[None]
         table = made.value if isinstance(made, Jet) else made
-        self.length = table.shape[-1] // self.sequences
+        self.length, self.added = table.shape[-1] // self.sequences, 0
         return self._state(node, made, self.length, raw=True)
 
     def _state(
@@ -188,7 +188,7 @@ class Sampled:
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         count = op.count or self.length
-        check_length(op, node, count)
+        check_length(op, node, count, self.added)
         apart = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
         own = (
             np.ones(apart.shape)
@@ -213,7 +213,7 @@ class Sampled:
         own, first = (self.joint(state).coefficients for state in (tokens, front))
         parts = [_blocks(one, two, places) for one, two in zip(own, first, strict=True)]
         pairs = [pair for state in inputs for pair in state.relations[Relation.FIRST_INPUT].pairs]
-        self.length, self.class_token = count + more, True
+        self.length, self.added, self.class_token = count + more, self.added + more, True
         return self._state(
             node,
             Jet(tuple(parts)),
