@@ -135,7 +135,8 @@ def ntk(
     ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel. They are not divided by q values,
     so ``K.nngp`` at c = 1 is the mean square of the channel. Inputs have cosine c, and q = 1 unless
     ``q1`` and ``q2`` are given. The last Affine is included. Embeddings and learned positions count
-    as Affine layers without bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
+    as Affine layers without bias that read one-hot vectors. Trained gains, such as those of norms
+    and residual branches, are treated as constants. [DKS sec. 24; Jacot et al. 2018]
 
     With tokens, the result is the kernel between one token of each input. With an array of tokens,
     the kernels are arrays between all tokens of all sequences, and causal masks are supported.
