@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from .measuring import evaluating
 from .operations import NORMS, TABLES
 from .subject import Subject
 
@@ -40,7 +41,8 @@ def predict(subject: Subject) -> Prediction:
         example = _single_input(subject)
         if example is None:
             return Prediction(remark="nothing is predicted for a model with several inputs")
-        return _predicted(subject, example)
+        with evaluating(subject.model):
+            return _predicted(subject, example)
     except KcalcError as error:
         return Prediction(remark=f"nothing is predicted: {error}")
     except Exception as error:  # an error in a reader is not the model's fault
