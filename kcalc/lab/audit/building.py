@@ -70,6 +70,11 @@ def usable(model: Any) -> Any:
                 f"{name} is a meta tensor without values; build the model on the CPU, "
                 "without torch.device('meta')"
             )
+        if tensor.layout != torch.strided or tensor.is_nested:
+            raise KcalcError(
+                f"{name} is not a dense tensor, but the audit examines only dense parameters; "
+                "store it densely, or as a buffer if it is not trained"
+            )
         if tensor.is_quantized or not (tensor.is_floating_point() or tensor.is_complex()):
             raise KcalcError(
                 f"{name} contains quantised weights ({tensor.dtype}); audit the model before "
