@@ -147,12 +147,14 @@ def _single_input(subject: Subject) -> Any:
 def _values(subject: Subject, network: Any, example: Any) -> Any:
     """Return the values at every node for an example.
 
-    For token ids, the values are sampled. For numeric inputs, only the mean square matters.
+    For token ids, the values are sampled. For numeric inputs, also of integers or bools, only the
+    mean square matters.
     """
+    from ... import layers as L
     from ... import node_values
 
-    if not example.is_floating_point():
-        return node_values(network, tokens=example.cpu().numpy())
+    if not example.is_floating_point() and network.nodes_of(L.Embedding):
+        return node_values(network, tokens=example.long().cpu().numpy())
     size = float(example.float().square().mean())
     if not subject.measured.structure.attention:
         return node_values(network, 0.0, q=size)

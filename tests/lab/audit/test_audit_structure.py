@@ -75,3 +75,14 @@ def test_dropout_and_noise_of_training_are_left_out() -> None:
     found = kc.audit(noisy, torch.randint(256, (2, 8)))
     assert {"MOE-LOAD", "MOE-ONE"} <= {finding.code for finding in found.findings}
     assert not any("could not read" in r or "cannot read" in r for r in found.remarks)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint16])
+def test_numbers_that_are_not_floats_are_predicted_from_their_mean_square(dtype: Any) -> None:
+    def build() -> nn.Module:
+        hidden, last = nn.Linear(32, 64), nn.Linear(64, 10)
+        return Model(lambda m, x: m.last(F.relu(m.hidden(x.float()))), hidden=hidden, last=last)
+
+    x = torch.randint(2 if dtype == torch.bool else 20, (4, 32))
+    expected = kc.audit(build, x[:2].float()).predicted_logits
+    assert kc.audit(build, x[:2].to(dtype)).predicted_logits == pytest.approx(expected)
