@@ -177,6 +177,15 @@ def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exc
     check(kc.read(proto, sigmas=False), kind, "Softplus")
 
 
+# -- lazy modules ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [nn.LazyLinear(3), nn.LazyBatchNorm1d(affine=False)])
+def test_lazy_modules_that_never_ran(layer: nn.Module) -> None:
+    with pytest.raises(kc.KcalcError, match=r"^1\.\w+ has no shape yet; run the lazy module once"):
+        kc.read(nn.Sequential(nn.Linear(8, 8), layer), (4, 8))
+
+
 # -- parts of parts of a layer -------------------------------------------------------------------
 
 

@@ -81,6 +81,34 @@ def test_loops_over_experts(options: dict[str, Any], route: Any) -> None:
     assert network.layer(expert).sigma_w == pytest.approx(3**-0.5, rel=0.1)  # nn.Linear
 
 
+class Noisy(Mixture):
+    """Noise in the logits, dropout in the experts and a second output, all only in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Sequential(e, nn.Dropout(0.1)) for e in self.experts)
+        self.gate.register_forward_hook(
+            lambda m, _, out: out + torch.randn_like(out) if m.training else out
+        )
+
+    def forward(self, x: Any) -> Any:
+        return (super().forward(x), 0.0) if self.training else super().forward(x)
+
+
+def test_mixtures_are_recognised_in_evaluation_mode() -> None:
+    mixture = Noisy()
+    model = Model(
+        lambda m, x: m.last(m.mixture(x)[0] if m.training else m.mixture(x)),
+        mixture=mixture,
+        last=nn.Linear(32, 3),
+    )
+    mixture.experts[1].eval()
+    modes = [module.training for module in model.modules()]
+    network = kc.read(model, (8, 32)).network
+    assert [network.layer(node) for node in network.nodes_of(L.Route)] == [L.Route(2)]
+    assert [module.training for module in model.modules()] == modes
+
+
 def filled(name: str, value: float) -> nn.Module:
     """A mixture with the same number everywhere in some parameters."""
     mixture = Mixture()

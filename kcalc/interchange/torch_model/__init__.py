@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..trace import Trace
-from .copies import copied, duplicate, memory
+from .copies import check_shapes, copied, duplicate, memory
 from .examples import argument, first_line, place, undisturbed
 from .padding import drawn_ids, padding_ids, unpadded
 from .reader import trace_torch
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "argument",
+    "check_shapes",
     "copied",
     "drawn_ids",
     "duplicate",

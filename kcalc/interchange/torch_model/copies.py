@@ -64,6 +64,15 @@ def copied(model: Module, evaluating: bool = False, empty: bool = False) -> Modu
     return twin
 
 
+def check_shapes(model: torch.nn.Module) -> None:
+    """Raise KcalcError if a lazy module of a model never ran."""
+    from torch.nn.parameter import is_lazy
+
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(tensor):
+            raise KcalcError(f"{name} has no shape yet; run the lazy module once, as in model(x)")
+
+
 def duplicate(given: T, memo: dict[int, Any] | None = None) -> T:
     """Copy a model, or nested containers with a model, so that it runs its own layers.
 

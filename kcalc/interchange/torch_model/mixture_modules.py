@@ -3,7 +3,8 @@
 The graph of a model shows the assignment of tokens to experts only for one example. So before a
 model is captured, every module that is a mixture gets a new ``forward``, which runs the router, one
 expert on all tokens, the shared experts, and the operator ``kcalc::route``. A module is recognised
-by its outputs, which must be weighted sums of the k experts with the largest logits, for some k.
+by its outputs in evaluation mode, which must be weighted sums of the k experts with the largest
+logits, for some k.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ TIES = (
     "its router weights are 0, so all logits are equal and the experts are tied; initialise the "
     "router"
 )
-UNLIKE = "its experts have different widths or layers, but kernel maps need identical experts"
+UNLIKE = (
+    "its experts have different widths or layers, or draw random numbers; kernel maps need "
+    "identical experts"
+)
 BIASED = "the biases of its {} do not have mean 0, as kernel maps require"
 ONE = "the first expert is read as an example of all {}, which have independent weights"
 
@@ -85,7 +89,7 @@ def with_readable_experts(model: nn.Module) -> None:
         parts = _parts(module)
         if parts is None:
             continue
-        with torch.no_grad():
+        with torch.no_grad(), _evaluating(module):
             found = _found(module, *parts)
         if isinstance(found, Mixture):
             module.forward = _forward(found, _returns_pair(module, parts))
@@ -96,13 +100,28 @@ def with_readable_experts(model: nn.Module) -> None:
 def mixtures(model: nn.Module) -> dict[str, Mixture]:
     """Return {path of a module: mixture of experts}."""
     found: dict[str, Mixture] = {}
-    with torch.no_grad():
-        for path, module in model.named_modules():
-            parts = _parts(module)
-            mixture = None if parts is None else _found(module, *parts)
-            if isinstance(mixture, Mixture):
-                found[path] = mixture
+    for path, module in model.named_modules():
+        parts = _parts(module)
+        if parts is None:
+            continue
+        with torch.no_grad(), _evaluating(module):
+            mixture = _found(module, *parts)
+        if isinstance(mixture, Mixture):
+            found[path] = mixture
     return found
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Return a context with a module in evaluation mode, without dropout or noise of training."""
+    modes = [(part, part.training) for part in module.modules()]
+    for part, _ in modes:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:

@@ -34,7 +34,7 @@ from .splicing import (
 from .training_code import in_training
 
 NOT_RUN = "did not run when the model was read; pass an example input that runs it"
-TRAINING = "did not run when the model was read, because reading uses evaluation mode"
+TRAINING = "did not run when the model was read; it runs in the other mode (training or evaluation)"
 DEEPEST = 5  # maximum depth of nested function calls that are followed
 NAMED = 3  # number of modules listed in a message
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)

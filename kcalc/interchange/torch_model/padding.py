@@ -61,10 +61,10 @@ def unpadded(model: Any, ids: Tensor, others: Tensor | None = None) -> Tensor:
     """
     import torch
 
-    padding = torch.tensor(sorted(padding_ids(model)), dtype=ids.dtype, device=ids.device)
-    known = (ids if others is None else others).unique()
-    allowed, padded = known[~torch.isin(known, padding)], torch.isin(ids, padding)
+    padding = torch.tensor(sorted(padding_ids(model)), dtype=torch.long, device=ids.device)
+    known = (ids if others is None else others).long().unique()
+    allowed, padded = known[~torch.isin(known, padding)], torch.isin(ids.long(), padding)
     if not len(allowed) or not bool(padded.any()):
         return ids
     order = torch.arange(ids.numel(), device=ids.device).view(ids.shape)
-    return torch.where(padded, allowed[order % len(allowed)], ids)
+    return torch.where(padded, allowed[order % len(allowed)].to(ids.dtype), ids)

@@ -96,7 +96,8 @@ SEVERAL = "its module {!r} runs several times, and the runs need different edits
 TIMES = "its code runs several times in one module, and the runs differ"
 MANY = "{} makes several calls to compute it"
 IN_TRAINING = (
-    "in training, {} runs other code instead; keep only the differences in a branch on training"
+    "in the other mode (training or evaluation), {} runs other code instead; keep only the "
+    "differences in a branch on training"
 )
 READ = "a value that would be removed with it is also read elsewhere: {}"
 ASKS = "{} checks whether it is being compiled and may then make other calls"

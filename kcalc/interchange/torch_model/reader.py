@@ -17,6 +17,7 @@ from ..trace import Attention, Entry, Held, Linear, Lookup, NotRead, Op, Trace, 
 from . import gates, linear, mixture_rules, norms, pointwise, pooling, shapes, stops  # noqa: F401
 from .capture import capture, exported
 from .captured import Captured, TorchProgram, shared_memory
+from .copies import check_shapes
 from .examples import example_arguments
 from .graph_values import TensorRef
 from .streams import plan_of
@@ -57,6 +58,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
         raise KcalcError(f"expected a torch.nn.Module or an ExportedProgram, got {kind}")
     from .counting import batch_size, plainly_alike, resized
 
+    check_shapes(model)
     arguments = example_arguments(model, examples)
     arrays = not any(map(is_shape, (*examples, *(examples[-1].values() if arguments[1] else ()))))
 

@@ -43,6 +43,8 @@ def usable(model: Any) -> Any:
     """
     import torch
 
+    from ...interchange.torch_model import check_shapes
+
     if isinstance(model, torch.jit.ScriptModule):
         raise KcalcError(
             "a ScriptModule hides its operations; audit the original torch.nn.Module instead"
@@ -53,6 +55,7 @@ def usable(model: Any) -> Any:
                 f"{name or 'the model'} contains quantised weights "
                 f"({type(module).__name__}); audit the model before quantising it"
             )
+    check_shapes(model)
     tensors = dict(model.named_parameters())
     if not tensors:
         others = [path for path, tensor in held(model).items() if tensor.requires_grad]
@@ -61,14 +64,15 @@ def usable(model: Any) -> Any:
             f"a {type(model).__name__} has no parameters to audit{hint if others else ''}"
         )
     for name, tensor in tensors.items():
-        if isinstance(tensor, torch.nn.parameter.UninitializedParameter):
-            raise KcalcError(
-                f"{name} has no shape yet; run the lazy module once before you audit it"
-            )
         if tensor.device.type == "meta":
             raise KcalcError(
                 f"{name} is a meta tensor without values; build the model on the CPU, "
                 "without torch.device('meta')"
+            )
+        if tensor.layout != torch.strided or tensor.is_nested:
+            raise KcalcError(
+                f"{name} is not a dense tensor, but the audit examines only dense parameters; "
+                "store it densely, or as a buffer if it is not trained"
             )
         if tensor.is_quantized or not (tensor.is_floating_point() or tensor.is_complex()):
             raise KcalcError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from .measuring import evaluating
 from .operations import NORMS, TABLES
 from .subject import Subject
 
@@ -40,7 +41,8 @@ def predict(subject: Subject) -> Prediction:
         example = _single_input(subject)
         if example is None:
             return Prediction(remark="nothing is predicted for a model with several inputs")
-        return _predicted(subject, example)
+        with evaluating(subject.model):
+            return _predicted(subject, example)
     except KcalcError as error:
         return Prediction(remark=f"nothing is predicted: {error}")
     except Exception as error:  # an error in a reader is not the model's fault
@@ -145,12 +147,14 @@ def _single_input(subject: Subject) -> Any:
 def _values(subject: Subject, network: Any, example: Any) -> Any:
     """Return the values at every node for an example.
 
-    For token ids, the values are sampled. For numeric inputs, only the mean square matters.
+    For token ids, the values are sampled. For numeric inputs, also of integers or bools, only the
+    mean square matters.
     """
+    from ... import layers as L
     from ... import node_values
 
-    if not example.is_floating_point():
-        return node_values(network, tokens=example.cpu().numpy())
+    if not example.is_floating_point() and network.nodes_of(L.Embedding):
+        return node_values(network, tokens=example.long().cpu().numpy())
     size = float(example.float().square().mean())
     if not subject.measured.structure.attention:
         return node_values(network, 0.0, q=size)

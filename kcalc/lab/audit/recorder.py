@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...foundation.errors import KcalcError, glimpse
+from ...interchange.torch_model import memory
 from .building import built, usable
 from .held import held as held_by
 from .laws import Law, estimated, truncated_moments
@@ -81,7 +82,7 @@ def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str,
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    writes: dict[int, Written] = {}
+    writes: dict[int | None, Written] = {}
     held: list[Any] = []  # keeps memory alive, so that no other tensor gets the same key
 
     class Recorder(TorchDispatchMode):
@@ -104,20 +105,19 @@ def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str,
 
 
 def _floats(tensor: Any) -> bool:
-    return tensor.is_floating_point() and tensor.device.type != "meta" and tensor.numel() > 0
+    known = memory(tensor) is not None and not tensor.is_nested
+    return known and tensor.is_floating_point() and tensor.device.type != "meta"
 
 
-def _key(tensor: Any) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list[Any]) -> None:
+def _note(
+    func: Any, args: Any, out: Any, writes: dict[int | None, Written], held: list[Any]
+) -> None:
     """Update the recorded distributions after one operation."""
     name = func._schema.name.split("::")[-1]
     whole = out.is_floating_point()
-    if not whole or out.numel() == 0:
+    key = memory(out)
+    if not whole or key is None:  # sparse tensors have no memory of their own
         return
-    key = _key(out)
     if name in UNINITIALISED:
         if key not in writes:
             out.fill_(math.nan)
@@ -126,8 +126,7 @@ def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list
             law = Law("uninitialised", place=place, made=place)
             writes[key] = Written(law, None, out.numel())
         return
-    source = args[0] if args and hasattr(args[0], "untyped_storage") else None
-    before = writes.get(_key(source)) if source is not None else None
+    before = writes.get(memory(args[0])) if args else None
     if name.endswith("_") and not name.startswith("_"):
         _overwrite(name, args, out, writes)
     elif key not in writes or name in SOURCES:
@@ -168,9 +167,9 @@ def _factor(name: str, args: Any) -> float | None:
     return float(other) if name.startswith("mul") else 1 / float(other)
 
 
-def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> None:
+def _overwrite(name: str, args: Any, out: Any, writes: dict[int | None, Written]) -> None:
     """Record an in-place operation on a whole piece of memory or on a part of it."""
-    key, size = _key(out), out.numel()
+    key, size = memory(out), out.numel()
     known = writes.get(key)
     before = known.law if known else Law("uninitialised")
     capacity = out.untyped_storage().nbytes() // out.element_size()
@@ -254,10 +253,10 @@ def _initialiser() -> Any:
     return None
 
 
-def _law_of(parameter: Any, writes: dict[int, Written]) -> Law:
+def _law_of(parameter: Any, writes: dict[int | None, Written]) -> Law:
     """Return the distribution of a parameter, as recorded or else estimated from its entries."""
     measured = estimated(parameter)
-    known = writes.get(_key(parameter))
+    known = writes.get(memory(parameter))
     if known is None:
         return measured
     law = known.law

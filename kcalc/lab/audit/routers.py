@@ -32,6 +32,7 @@ def routers_of(model: Any, call: tuple[tuple[Any, ...], Mapping[str, Any]]) -> t
     import torch
 
     from ...interchange.torch_model import mixtures
+    from .measuring import evaluating
 
     found = mixtures(model)
     seen: dict[str, Any] = {}
@@ -45,7 +46,7 @@ def routers_of(model: Any, call: tuple[tuple[Any, ...], Mapping[str, Any]]) -> t
 
     hooks = [model.get_submodule(path).register_forward_pre_hook(watched(path)) for path in found]
     try:
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             if found:
                 model(*call[0], **call[1])
     finally:

@@ -88,6 +88,12 @@ def _quantised_later() -> Any:
     return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
 
 
+def _sparse() -> Any:
+    model = nn.Linear(3, 3)
+    model.w = nn.Parameter(torch.eye(3).to_sparse())
+    return model
+
+
 REFUSED: dict[str, tuple[Any, Any, str]] = {
     "meta tensors": (linear(device="meta"), (2, 3), "meta tensor"),
     "quantised weights": (_quantised, (2, 4), "before quantising it"),
@@ -100,6 +106,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "wrong examples": (linear(), (2, 5), "could not be run on the example inputs"),
     "no parameters": (nn.ReLU, (2, 3), "no parameters"),
     "a lazy module": (lambda: nn.LazyLinear(3), (2, 3), "has no shape yet"),
+    "a sparse parameter": (_sparse, (2, 3), "w is not a dense tensor"),
     "a script": (lambda: torch.jit.script(nn.Linear(3, 3)), (2, 3), "ScriptModule"),
     "frozen parameters": (lambda: nn.Linear(3, 3).requires_grad_(False), (2, 3), "gradient"),
 }

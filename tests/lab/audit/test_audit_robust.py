@@ -246,3 +246,13 @@ def test_a_layer_that_is_reset_after_the_others_were_drawn() -> None:
     for given in (late, late(0.05)):
         missed = [f for f in audit(given, (4, 32), predict=False).findings if "MISSED" in f.code]
         assert [f.parameters for f in missed] == [("2.0.weight",)]
+
+
+def test_sparse_buffers_and_attributes_of_a_builder() -> None:
+    def build() -> nn.Module:
+        model = two(lambda m, x: m.last(m.hidden(m.one @ (m.two @ x))))
+        model.register_buffer("one", torch.eye(16).to_sparse() * 2.0)
+        model.two = torch.eye(16).to_sparse()
+        return model
+
+    assert serious(build) == []

@@ -13,6 +13,7 @@ from modern_zoo import Model  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+import kcalc as kc  # noqa: E402
 from kcalc.lab.audit import Audit, audit  # noqa: E402
 
 
@@ -57,3 +58,31 @@ def test_sums_that_are_no_merges() -> None:
     mixture = of(token_mixture(0.0), torch.randint(256, (2, 8)))
     assert len(mixture.blocks) == 1
     assert any(r.startswith("mixture.router.weight selects 2 of 8") for r in mixture.remarks)
+
+
+def test_dropout_and_noise_of_training_are_left_out() -> None:
+    def noise(module: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
+        return out + torch.randn_like(out) if module.training else out
+
+    def noisy() -> nn.Module:
+        model = token_mixture(3.0, 1)
+        model.mixture.router.register_forward_hook(noise)
+        model.readout.register_forward_hook(noise)
+        for expert in model.mixture.experts:
+            expert.append(nn.Dropout(0.1))
+        return model
+
+    found = kc.audit(noisy, torch.randint(256, (2, 8)))
+    assert {"MOE-LOAD", "MOE-ONE"} <= {finding.code for finding in found.findings}
+    assert not any("could not read" in r or "cannot read" in r for r in found.remarks)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint16])
+def test_numbers_that_are_not_floats_are_predicted_from_their_mean_square(dtype: Any) -> None:
+    def build() -> nn.Module:
+        hidden, last = nn.Linear(32, 64), nn.Linear(64, 10)
+        return Model(lambda m, x: m.last(F.relu(m.hidden(x.float()))), hidden=hidden, last=last)
+
+    x = torch.randint(2 if dtype == torch.bool else 20, (4, 32))
+    expected = kc.audit(build, x[:2].float()).predicted_logits
+    assert kc.audit(build, x[:2].to(dtype)).predicted_logits == pytest.approx(expected)
