@@ -87,6 +87,14 @@ LINEAR = {
     "cat",
 } | {f"conv{turn}{axes}d" for turn in ("", "_transpose") for axes in (1, 2, 3)}
 INDIRECT = "it is unclear which argument of `{}` is its input"
+OVERRIDES = (
+    "the model cannot be edited: the class {} overrides __call__; move the code of __call__ to "
+    "forward"
+)
+NO_CALLS = (
+    "the model cannot be edited: the calls in the model's code could not be recorded; read the "
+    "original torch.nn.Module, whose Python code is available"
+)
 REPLACED = "the module {} has a forward that was set on the instance"
 OTHER = "{}.forward is not the function that runs there"
 NO_SITE = "it is not a call or operator in {}"
@@ -116,11 +124,13 @@ Item = tuple[str, int]  # ("call", i) or ("module", i)
 def flow_of(program: TorchProgram) -> Flow:
     """Return the data flow between the calls of a captured model.
 
-    Raises: Unplaced if the calls were not recorded; KcalcError if the model is already edited.
+    Raises: KcalcError if the calls were not recorded, or if the model is already edited.
     """
     graph = program.captured.calls
     if graph is None:
-        raise Unplaced("the calls in the model's code could not be recorded")
+        if program.captured.overriding:
+            raise KcalcError(OVERRIDES.format(program.captured.overriding))
+        raise KcalcError(NO_CALLS)
     for module in graph.modules:
         if edited_class(module.levels[0].module) is not None:
             raise KcalcError(EDITED.format(module.levels[0].path))
