@@ -87,14 +87,6 @@ LINEAR = {
     "cat",
 } | {f"conv{turn}{axes}d" for turn in ("", "_transpose") for axes in (1, 2, 3)}
 INDIRECT = "it is unclear which argument of `{}` is its input"
-OVERRIDES = (
-    "the model cannot be edited: the class {} overrides __call__; move the code of __call__ to "
-    "forward"
-)
-NO_CALLS = (
-    "the model cannot be edited: the calls in the model's code could not be recorded; read the "
-    "original torch.nn.Module, whose Python code is available"
-)
 REPLACED = "the module {} has a forward that was set on the instance"
 OTHER = "{}.forward is not the function that runs there"
 NO_SITE = "it is not a call or operator in {}"
@@ -129,8 +121,14 @@ def flow_of(program: TorchProgram) -> Flow:
     graph = program.captured.calls
     if graph is None:
         if program.captured.overriding:
-            raise KcalcError(OVERRIDES.format(program.captured.overriding))
-        raise KcalcError(NO_CALLS)
+            raise KcalcError(
+                f"the model cannot be edited: the class {program.captured.overriding} overrides "
+                "__call__; move the code of __call__ to forward"
+            )
+        raise KcalcError(
+            "the model cannot be edited: the calls in the model's code could not be recorded; read "
+            "the original torch.nn.Module, whose Python code is available"
+        )
     for module in graph.modules:
         if edited_class(module.levels[0].module) is not None:
             raise KcalcError(EDITED.format(module.levels[0].path))

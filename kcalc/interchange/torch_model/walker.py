@@ -477,9 +477,9 @@ def _inner(captured: Captured, module: Any) -> Captured:
 
 def _is_batched(tensor: Any) -> bool:
     """Whether ``torch.vmap`` hides an axis of a tensor."""
-    import torch
+    from torch._C._functorch import is_batchedtensor
 
-    return torch._C._functorch.is_batchedtensor(tensor)
+    return is_batchedtensor(tensor)
 
 
 def _is_complex(leaf: Any) -> bool:
