@@ -154,3 +154,14 @@ class Quiet(Net):
 def test_nothing_is_told_of_what_is_edited(kind: Any) -> None:
     s = shaped(kind())
     assert not s.left_alone and not s.edits.left_alone and "not run" not in str(s)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, torch.ones(2, N))])
+def test_scripted_submodules_are_left_alone(make: Any) -> None:
+    net = Net()
+    net.b = make(nn.Sequential(nn.Linear(N, N), nn.ReLU()))
+    s = shaped(net)
+    assert s.edits.only("activation")
+    assert any("no single call" in why for why in s.left_alone.values())
+    assert s.apply_to(net)(torch.randn(4, N)).shape == (4, N)

@@ -4,6 +4,7 @@ import __future__
 
 import ast
 import linecache
+from typing import Any
 
 import pytest
 from refusals import refused
@@ -40,3 +41,29 @@ def test_cells_after_an_import_of_the_future(future: int) -> None:
     assert not torch.allclose(s.apply_to(model, weights="keep")(x), model(x))
     with refused("Cell.forward is not in a file"):
         s.patch()
+
+
+class ByLambda(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+
+    forward = lambda self, x: self.second(torch.tanh(self.first(x)))  # noqa: E731
+
+
+def test_a_lambda_as_forward_is_edited() -> None:
+    model, x = ByLambda(), torch.randn(3, 8)
+    s = kc.shape(kc.read(model, x), method="dks", zeta=1.5)
+    assert s.edits.only("activation") and not s.left_alone
+    assert not torch.allclose(s.apply_to(model, weights="keep")(x), model(x))
+
+
+class Scaled(torch.nn.Sequential):
+    def __call__(self, x: Any) -> Any:
+        return super().__call__(2 * x)
+
+
+def test_a_model_that_overrides_call_says_so() -> None:
+    model = Scaled(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+    with refused("the class Scaled overrides __call__; move the code of __call__ to forward"):
+        _ = kc.shape(kc.read(model, torch.randn(3, 8)), method="dks", zeta=1.5).edits

@@ -162,6 +162,14 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda m, x: torch.addmm(m.b, x, m.u, alpha=2.0),
                 "scaled matrix product",
             ),
+            "vmap": (
+                lambda m, x: torch.vmap(lambda w: F.linear(x, w))(m.w[:, None]),
+                "linear: torch.vmap hides an axis",
+            ),
+            "a mean over a stack": (
+                lambda m, x: torch.stack([x, x.tanh()]).mean(0),
+                "mean over axis 0: it reads an array that was not read",
+            ),
             "einsum of three": (
                 lambda m, x: torch.einsum("nc,dc,d->nd", x, m.w, m.b[:5]),
                 "an arrow and no ellipsis",

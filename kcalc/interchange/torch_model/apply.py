@@ -10,7 +10,7 @@ import torch
 
 from ...foundation.errors import KcalcError
 from ..edit_target import Target
-from ..editing_plan import Planner, Unplaced
+from ..editing_plan import Planner
 from ..edits import Edit, Edits
 from ..trace import Op
 from ..weight_edits import Stored, WeightEdits
@@ -33,13 +33,7 @@ def torch_edits(target: Target, constants: Any) -> Edits:
     details = target.reading.trace.model
     program: TorchProgram = details.program
     left = {str(node): why for node, why in target.left_alone.items()}
-    try:
-        flow = flow_of(program)
-    except Unplaced as error:
-        raise KcalcError(
-            f"the model cannot be edited: {error}; read the original torch.nn.Module, whose "
-            "Python code is available"
-        ) from None
+    flow = flow_of(program)
     planner = Planner(target, flow, constants)
     planned = {(edit.node, edit.kind): (edit, calls) for edit, calls in planner.edits()}
     assert program.captured.calls is not None

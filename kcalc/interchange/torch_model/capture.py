@@ -30,6 +30,7 @@ def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
     calls: list[OwnCall] = []
     with undisturbed():
         found = _captured(model, arguments, evaluating, calls)
+    found = replace(found, overriding=_overriding(model))
     if not calls:
         return found
     modules = [found.module, *(m for m in found.module.modules() if hasattr(m, "graph"))]
@@ -59,6 +60,15 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
         own = _readable(model, evaluating)
         return _record(own, arguments, _reason(error) + place(error), calls)
     return replace(exported(program), calls=call_graph(log, program.graph))
+
+
+def _overriding(model: Any) -> str:
+    """Return the class of a model if the user's code overrides ``__call__``, else ""."""
+    from .call_log import is_user_code
+
+    kind = type(model)
+    code = getattr(kind.__call__, "__code__", None)
+    return kind.__name__ if code is not None and is_user_code(code.co_filename) else ""
 
 
 def _readable(model: Any, evaluating: bool) -> Any:

@@ -19,8 +19,9 @@ class Captured:
     ``entries``: the nodes that are inputs; ``labels``: their names. ``outputs``: the output nodes.
     ``trainable``: the names of the parameters. ``module``: resolves attributes of the graph.
     ``copied``: whether the named tensors are a private copy. ``calls``: the calls that the model's
-    code makes. ``own``: {number of a mark: call to an autograd function whose backward pass is not
-    the true derivative}.
+    code makes, None if they were not recorded. ``overriding``: the class of the model if it
+    overrides ``__call__``, else "". ``own``: {number of a mark: call to an autograd function whose
+    backward pass is not the true derivative}.
     """
 
     module: Any
@@ -34,6 +35,7 @@ class Captured:
     labels: dict[Any, str] = field(default_factory=dict)
     copied: bool = True
     calls: CallGraph | None = None
+    overriding: str = ""
     own: dict[int, Any] = field(default_factory=dict)
 
     def moves(self, node: Any) -> bool:

@@ -141,7 +141,8 @@ class _Unseen:
         """Whether a module is an activation or a norm, or its code calls one."""
         if isinstance(module, (*ACTIVATIONS, *NORMS)) or class_name(type(module)) in self.kinds:
             return True
-        return self._holds(plain_function(type(module).forward), module)
+        # a ScriptModule's class has no ``forward``
+        return self._holds(plain_function(getattr(type(module), "forward", None)), module)
 
     # -- code --------------------------------------------------------------------------------------
 

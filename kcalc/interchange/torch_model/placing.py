@@ -117,11 +117,19 @@ Item = tuple[str, int]  # ("call", i) or ("module", i)
 def flow_of(program: TorchProgram) -> Flow:
     """Return the data flow between the calls of a captured model.
 
-    Raises: Unplaced if the calls were not recorded; KcalcError if the model is already edited.
+    Raises: KcalcError if the calls were not recorded, or if the model is already edited.
     """
     graph = program.captured.calls
     if graph is None:
-        raise Unplaced("the calls in the model's code could not be recorded")
+        if program.captured.overriding:
+            raise KcalcError(
+                f"the model cannot be edited: the class {program.captured.overriding} overrides "
+                "__call__; move the code of __call__ to forward"
+            )
+        raise KcalcError(
+            "the model cannot be edited: the calls in the model's code could not be recorded; read "
+            "the original torch.nn.Module, whose Python code is available"
+        )
     for module in graph.modules:
         if edited_class(module.levels[0].module) is not None:
             raise KcalcError(EDITED.format(module.levels[0].path))

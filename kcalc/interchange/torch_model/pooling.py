@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy as sp
 
-from ..trace import Copies, Pass, Pointwise, Pooling, Repeat, Shuffle
+from ..trace import Copies, NotRead, Pass, Pointwise, Pooling, Repeat, Shuffle
 from .calls import Call, rule
 from .graph_values import PaddedTensor, TensorRef
 from .linear import spread
@@ -114,6 +114,9 @@ def over_axes(call: Call) -> Any:
     if dims is None or dims == [] or not isinstance(source, TensorRef):
         return call.unread(f"{call.spoken} over all axes", "it mixes the examples of a batch")
     axes = call.axes
+    if 0 in axes and isinstance(call.walker.ops.get(source.name), NotRead):
+        # this axis may not be the batch, as after torch.stack
+        return call.unread(f"{call.spoken} over axis 0", "it reads an array that was not read")
     if 0 in axes:
         return call.unread(f"{call.spoken} over the examples", "it mixes the examples of a batch")
     if call.kind in ("min", "amin"):

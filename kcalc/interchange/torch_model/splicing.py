@@ -567,7 +567,9 @@ def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
         node.args.posonlyargs.insert(0, ast.arg(RUN))
     node = _bare(node)
     if isinstance(node, ast.Lambda):
-        return node
+        if entry is None:
+            return node
+        node = _as_function(node)
     if counted:
         _Returns().visit(node)
         node.body.append(ast.Expr(ast.Call(_attribute("done"), [ast.Constant(None)], [])))
@@ -575,6 +577,13 @@ def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
         first = (node.args.posonlyargs + node.args.args)[0].arg
         node.body[:0] = ast.parse(f"{RUN} = {first}.{entry}()").body
     return node
+
+
+def _as_function(node: ast.Lambda) -> ast.FunctionDef:
+    """Return a function named "<lambda>" with the body of a lambda, to which code can be added."""
+    made: Any = ast.parse("def f(): return").body[0]
+    made.name, made.args, made.body[0].value = "<lambda>", node.args, node.body
+    return made
 
 
 class _Returns(ast.NodeTransformer):

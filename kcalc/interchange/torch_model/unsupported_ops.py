@@ -24,6 +24,10 @@ BY_HAND = (
     "nn.GroupNorm or nn.RMSNorm"
 )
 LENGTH = "it computes a norm over an axis; to normalise, use nn.RMSNorm instead"
+VMAP = (
+    "torch.vmap hides an axis; loop over this axis in Python, or leave out vmap if this is the "
+    "batch"
+)
 FUSED = "the layer is fused, which hides its attention; read the model after model.train()"
 
 # {operator: (name, reason)}
@@ -134,6 +138,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "cdist": ("distances", "it computes distances between activations"),
     "cosine_similarity": ("a cosine", "it computes angles between activations"),
     "bilinear": ("a bilinear layer", "it multiplies two feature maps with each other"),
+    **dict.fromkeys(("_add_batch_dim", "_remove_batch_dim"), ("vmap", VMAP)),
     "bernoulli": (
         "random noise",
         "it draws random numbers; read the model in evaluation mode (model.eval())",

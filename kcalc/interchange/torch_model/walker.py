@@ -34,7 +34,7 @@ from .own_gradients import number_of
 from .stops import NO_GRAD, own_gradient, stopped, trained
 from .streams import Plan, read_planned
 from .token_ids import COMPARISONS, REMARK, TokenIds
-from .unsupported_ops import REASONS
+from .unsupported_ops import REASONS, VMAP
 
 SAME_MEMORY = {
     "detach",
@@ -233,6 +233,8 @@ class Walker:
         if fixed is not None:
             self.remarks += [REMARK] if call.kind in COMPARISONS else []
             return Const(fixed, of_ids=not call.kind.endswith("_like"))
+        if any(isinstance(leaf, Const) and _is_batched(leaf.tensor) for leaf in leaves(call.args)):
+            return self._unsized(call, VMAP)
         random = is_random(node) and call.kind.strip("_") not in RANDOM_LAYERS
         if ragged or not sized(node.meta.get("val")):
             value = self._unsized(call, ragged[0].reason if ragged else UNSIZED)
@@ -471,6 +473,13 @@ class Walker:
 
 def _inner(captured: Captured, module: Any) -> Captured:
     return replace(captured, module=module, graph=module.graph)
+
+
+def _is_batched(tensor: Any) -> bool:
+    """Whether ``torch.vmap`` hides an axis of a tensor."""
+    from torch._C._functorch import is_batchedtensor
+
+    return is_batchedtensor(tensor)
 
 
 def _is_complex(leaf: Any) -> bool:

@@ -309,7 +309,8 @@ class _Book:
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
         order = self.told.order
-        every = [self._rates(one, self._table(uses) if tied else None) for one in uses]
+        table = min(uses, key=lambda one: self._role(one) == "readout") if tied else None
+        every = [self._rates(one, table) for one in uses]
         for k, one in enumerate(every):
             # if a layer is used several times, the largest use determines its gradient
             alike = order.alike(one.init_std, every[0].init_std)
@@ -339,13 +340,8 @@ class _Book:
     def _role(self, one: Placement) -> str:
         return self.found.uses[one.node].role if one.kind == "weight" else one.kind
 
-    def _table(self, uses: list[Placement]) -> Power:
-        """Return the standard deviation of a table that is also a readout."""
-        first = [one for one in uses if self._role(one) != "readout"]
-        return self.found.uses[first[0].node].initial / first[0].behind
-
-    def _rates(self, one: Placement, table: Power | None) -> Rates:
-        """Return the powers for a use. ``table`` is the size of a table that is also a readout."""
+    def _rates(self, one: Placement, table: Placement | None) -> Rates:
+        """Return the powers for a use. ``table``: another use of the weights of a readout."""
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             raise KcalcError(
@@ -360,9 +356,9 @@ class _Book:
         asked = multiplier(self.chosen.gauge, use)
         factor = one.behind if self.chosen.gauge == "none" else asked
         if table is not None and use.role == "readout" and self.chosen.gauge == "none":
-            factor = use.initial / table
+            factor = use.initial / (self.found.uses[table.node].initial / table.behind)
         if factor != one.behind:
-            self._multiply(one, use, factor / one.behind, table is not None)
+            self._multiply(one, use, factor / one.behind, table)
         if one.zero and OPTIMIZERS[taker(optimizer, use.role, one.shape)].kept:
             raise KcalcError(
                 f"{one.name} starts at 0, and {OPTIMIZERS[optimizer].title} keeps the norm of each "
@@ -443,10 +439,16 @@ class _Book:
         shared = state.channels if one.kind == "shared" else ONE  # they share its gradient
         return change, initial, gradient * state.of * shared
 
-    def _multiply(self, one: Placement, use: Use, factor: Power, tied: bool) -> None:
+    def _multiply(self, one: Placement, use: Use, factor: Power, table: Placement | None) -> None:
         node = owner(one.node)
         self.multipliers[f"{node} (weights)"] = value(factor, self.growth.ratios)
-        reason = f", because {one.name} is also the table of an embedding" if tied else ""
+        reason = ""
+        if table is not None and use.role == "readout":
+            reason = (
+                f", because {one.name} is also the table of an embedding"
+                if self._role(table) == "embedding"
+                else f", because {owner(table.node)!r} also uses {one.name}, transposed"
+            )
         what = "logits" if use.role == "readout" else "product with the weights"
         self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
 

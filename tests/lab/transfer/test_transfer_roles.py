@@ -336,3 +336,16 @@ def test_growth_that_is_none_of_ranks(
     net = kc.architectures.vanilla(2, "tanh")
     with refused("axes='width'"):
         transfer(net, axes=axes)
+
+
+def autoencoder(width: int) -> Any:
+    return Model(
+        lambda m, x: F.linear(torch.relu(m.l(torch.relu(m.i(x)))), m.i.weight.T),
+        i=Linear(16, width),
+        l=Linear(width, width),
+    )
+
+
+def test_weights_that_are_also_used_transposed_are_no_embedding() -> None:
+    (edit,) = kc.transfer(autoencoder, torch.randn(4, 16), base=64, to=256).edits
+    assert "because 'i' also uses i.weight, transposed" in edit
