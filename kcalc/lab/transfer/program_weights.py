@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .powers import HALF, ONE, Power
 from .program import Ref, Step, leaves, total
-from .program_sizes import Fold, Found, Kept, Value
+from .program_sizes import Fold, Found, Value
 from .program_table import more, ratio_of, rule, several
 
 
@@ -210,7 +210,7 @@ def recurrent(f: Fold, step: Step) -> Found:
             read = x if first and place == 0 else Value(ONE, x.axes)
             use = f.weights(step, read, w, (w.axes[1], w.axes[0], w.axes[0]))
             if biases:
-                f.kept.append(Kept(values[2 + place].parameter or "", use.node, "bias"))
+                f.bias(step, use, group[2 + place])
             if first and place == 0:
                 f.edge(step, step.args["input"], f.backward_of(use))
     hidden = step.args.get("hx")

@@ -194,7 +194,8 @@ def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
     met = set()
     for one in fold.kept:
         met.add(one.name)
-        yield one.name, one.node, one.kind, fold.behind.get(one.node, ONE)
+        own = ONE if one.kind == "bias" else fold.behind.get(one.node, ONE)
+        yield one.name, one.node, one.kind, own * fold.after.get(one.node, ONE)
     for node, name in fold.program.parameters.items():
         if found.gradients[node] != 0 or (name not in met and name in fold.roles):
             yield name, node, fold.roles.get(name, "vector"), ONE

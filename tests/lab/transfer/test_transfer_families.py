@@ -95,6 +95,45 @@ def test_the_parametrisation_of_the_tangent_kernel(optimizer: str) -> None:
             assert mine == power(plain[name], quantity), (name, quantity)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_factor_of_the_weights_leaves_their_bias_alone(optimizer: str) -> None:
+    def build(width: int, inside: bool) -> Any:
+        def layer(m: Any, x: Any) -> Any:
+            c = m.weight.shape[1] ** -0.5
+            return F.linear(x, m.weight * c, m.bias) if inside else x @ m.weight.T * c + m.bias
+
+        shapes = {"a": (width, 16), "b": (width, width), "c": (5, width)}
+        layers = {
+            key: Model(
+                layer, weight=nn.Parameter(torch.randn(s)), bias=nn.Parameter(torch.zeros(s[0]))
+            )
+            for key, s in shapes.items()
+        }
+        return Model(lambda m, x: m.c(torch.relu(m.b(torch.relu(m.a(x))))), **layers)
+
+    inside, outside = (
+        rules(lambda w, f=f: build(w, f), optimizer=optimizer) for f in (True, False)
+    )
+    for name in inside:
+        for quantity in ("init_std", "learning_rate", "weight_decay"):
+            assert power(inside[name], quantity) == power(outside[name], quantity), name
+    assert power(inside["b.bias"]) == (1 if optimizer == "sgd" else 0)
+
+
+def test_a_learned_factor_of_a_bias() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            return m.o(torch.relu(F.linear(m.i(x), m.l.weight, m.l.bias * m.gain)))
+
+        gain = nn.Parameter(torch.ones(width))
+        return Model(
+            forward, i=Linear(16, width), l=Linear(width, width), o=Linear(width, 5), gain=gain
+        )
+
+    found = rules(build, optimizer="sgd")
+    assert [power(found[name]) for name in ("gain", "l.bias")] == [1, 1]
+
+
 def test_scores_are_divided_before_biases_are_added() -> None:
     def build(width: int) -> Any:
         def forward(m: Any, x: Any) -> Any:
