@@ -81,7 +81,7 @@ def embedding(f: Fold, step: Step) -> Found:
     return several(step, [found, *(Value(ONE, axes, False) for axes in step.axes[1:])])
 
 
-@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer")
+@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer", "sparse_mm")
 def product_of(f: Fold, step: Step) -> Found:
     """Multiply matrices: weights and a feature map, or two feature maps."""
     names = [name for name in step.args if isinstance(step.args[name], Ref)]
@@ -99,7 +99,7 @@ def product_of(f: Fold, step: Step) -> Found:
     return contraction(f, step, first, second, inner)
 
 
-@rule("addmm", "baddbmm", "addmv", "addbmm")
+@rule("addmm", "baddbmm", "addmv", "addbmm", "sparse_addmm")
 def added_matrices(f: Fold, step: Step) -> Found:
     """Add a bias to a product of matrices."""
     one, two = step.refs[-2:]

@@ -185,6 +185,35 @@ def test_what_is_written_in_place_is_read_behind_it() -> None:
     assert power(found["i.bias"]) == 1  # its gradient is 1/n
 
 
+def test_uninitialised_memory_is_not_compared() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            return torch.distributions.Normal(m.o(torch.relu(m.i(x))), 1.0).rsample()
+
+        return Model(forward, i=Linear(16, width), o=Linear(width, 5))
+
+    for k in range(4):
+        used = [torch.full((len(FLAT), 5), 1.0 + i + k) for i in range(200)]
+        del used  # later allocations find these numbers
+        assert rules(build)["o.weight"].role == "readout"
+
+
+@pytest.mark.parametrize("product", [torch.sparse.mm, torch.matmul])
+def test_sparse_buffers(product: Any) -> None:
+    def build(width: int, sparse: bool) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            return m.o(torch.relu(m.l(product(m.adjacent, m.i(x)))))
+
+        found = Model(forward, i=Linear(16, width), l=Linear(width, width), o=Linear(width, 5))
+        numbers = torch.eye(2) / width
+        found.register_buffer("adjacent", numbers.to_sparse() if sparse else numbers)
+        return found
+
+    sparse, dense = (rules(lambda w, s=s: build(w, s)) for s in (True, False))
+    for name in sparse:
+        assert power(sparse[name]) == power(dense[name])
+
+
 # -- both ways agree -------------------------------------------------------------------------------
 
 
