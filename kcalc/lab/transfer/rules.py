@@ -309,7 +309,13 @@ class _Book:
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
         order = self.told.order
-        every = [self._rates(one, self._table(uses) if tied else None) for one in uses]
+        largest = order.larger(*(self.found.gradients[one.node] for one in uses))
+        if largest == 0:
+            raise KcalcError(
+                f"{name} at node {owner(uses[0].node)!r} does not affect any output that was read, "
+                "so it has no gradient; return a value computed from it, or delete it"
+            )
+        every = [self._rates(one, self._table(uses) if tied else None, largest) for one in uses]
         for k, one in enumerate(every):
             # if a layer is used several times, the largest use determines its gradient
             alike = order.alike(one.init_std, every[0].init_std)
@@ -344,14 +350,14 @@ class _Book:
         first = [one for one in uses if self._role(one) != "readout"]
         return self.found.uses[first[0].node].initial / first[0].behind
 
-    def _rates(self, one: Placement, table: Power | None) -> Rates:
-        """Return the powers for a use. ``table`` is the size of a table that is also a readout."""
+    def _rates(self, one: Placement, table: Power | None, largest: Power) -> Rates:
+        """Return the powers for a use. ``table`` is the size of a table that is also a readout.
+
+        ``largest`` is the largest gradient of the uses, for uses behind a stopped gradient.
+        """
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
-            raise KcalcError(
-                f"{one.name} at node {owner(one.node)!r} does not affect any output that was read, "
-                "so it has no gradient; return a value computed from it, or delete it"
-            )
+            gradient = largest
         if one.kind != "weight":
             change, initial, slope = self._vector(one, gradient)
             behind = one.behind

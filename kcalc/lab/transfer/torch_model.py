@@ -19,8 +19,8 @@ from ...network import owner
 from .growth import Growth, NotInNetwork, growth_between, matching_name
 from .powers import ONE
 from .program import Program, Unlike, program_of
-from .program_run import before_zeros, guessed_of, run
-from .program_sizes import ALONE, Fold
+from .program_run import before_zeros, guessed_of, reaching, run
+from .program_sizes import ALONE, Fold, whole
 from .result import Transfer
 from .rules import CODES, Guesses, Options, Placement, derive, derive_program, setting
 from .sizes import Sizes, TwoRoles
@@ -190,9 +190,16 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
 
 
 def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
-    """Yield (parameter, node, kind, multiplier after it) for all uses of parameters."""
+    """Yield (parameter, node, kind, multiplier after it) for all uses of parameters.
+
+    If a parameter affects an output, its uses that affect none are left out.
+    """
     met = set()
+    live = reaching(fold.program)
+    names = {name for node, name in fold.program.parameters.items() if node in live}
     for one in fold.kept:
+        if one.name in names and whole(one.node) not in live:
+            continue
         met.add(one.name)
         own = ONE if one.kind == "bias" else fold.behind.get(one.node, ONE)
         yield one.name, one.node, one.kind, own * fold.after.get(one.node, ONE)

@@ -214,6 +214,30 @@ def test_sparse_buffers(product: Any) -> None:
         assert power(sparse[name]) == power(dense[name])
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_uses_without_a_gradient(optimizer: str) -> None:
+    """An evaluation that nothing reads and a detached one leave the rules as they are."""
+
+    def build(width: int, kind: str) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x)
+            if kind == "unused":
+                m.size = m.l(h).norm()
+            y = torch.tanh(m.l(h))
+            return m.o(y + torch.tanh(m.l(-h)).detach() if kind == "detached" else y)
+
+        return Model(forward, i=Linear(16, width), l=Linear(width, width), o=Linear(width, 5))
+
+    plain, *others = (
+        rules(lambda w, k=kind: build(w, k), optimizer=optimizer)
+        for kind in ("", "unused", "detached")
+    )
+    for found in others:
+        for name in plain:
+            assert found[name].role == plain[name].role
+            assert found[name].exponents == plain[name].exponents
+
+
 # -- both ways agree -------------------------------------------------------------------------------
 
 
