@@ -124,6 +124,12 @@ def _counts(node: Any) -> bool:
     return held and (hasattr(value, "shape") or isinstance(value, list | tuple))
 
 
+def has_mixtures(reading: Reading) -> bool:
+    """Return whether one expert was captured for all experts of a mixture."""
+    graph = reading.trace.model.program.captured.graph  # pyright: ignore
+    return any(_kind(node) in ("route", "unread_mixture") for node in graph.nodes)
+
+
 class _Growth:
     """Compute the growth of axes as powers of symbols, the ratios of the parameters' axes."""
 

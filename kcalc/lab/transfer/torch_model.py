@@ -13,12 +13,12 @@ from ... import layers as L
 from ... import network as P
 from ...foundation.errors import KcalcError, NoRule, glimpse
 from ...interchange import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
-from ...interchange.torch_model import copied
+from ...interchange.torch_model import copied, trace_torch
 from ...maps import Assumption
 from ...network import owner
 from .growth import Growth, NotInNetwork, growth_between, matching_name
 from .powers import ONE
-from .program import Program, Unlike, program_of
+from .program import Program, Unlike, has_mixtures, program_of
 from .program_run import before_zeros, guessed_of, reaching, run
 from .program_sizes import ALONE, Fold, whole
 from .result import Transfer
@@ -68,7 +68,7 @@ def torch_transfer(
         return _by_network((small, large), (base, model), axes, chosen)
     except (NotInNetwork, NoRule, TwoRoles) as error:
         try:
-            program = program_of(small, large)
+            program = program_of(_whole(base, small, inputs), _whole(model, large, inputs))
         except Unlike:
             raise _counted(error, base, model) from None
         _check_axes(axes)
@@ -265,6 +265,13 @@ def _read(model: Any, inputs: tuple[Any, ...]) -> Reading:
 
 def _is_zero(parameter: Any) -> bool:
     return parameter.numel() > 0 and not bool(parameter.detach().any())
+
+
+def _whole(model: Any, reading: Reading, inputs: tuple[Any, ...]) -> Reading:
+    """Return the reading with a trace that contains all experts of mixtures."""
+    if not has_mixtures(reading):
+        return reading
+    return replace(reading, trace=trace_torch(model, *inputs, experts=True))
 
 
 def _multiplies(name: str, reading: Reading) -> bool:

@@ -238,6 +238,25 @@ def test_uses_without_a_gradient(optimizer: str) -> None:
             assert found[name].exponents == plain[name].exponents
 
 
+def test_mixtures_that_are_modules() -> None:
+    def mixed(m: Any, x: Any) -> Any:
+        gates = m.router(x).softmax(-1)
+        return sum(gates[..., k, None] * one(x) for k, one in enumerate(m.experts))
+
+    def build(width: int) -> Any:
+        experts = nn.ModuleList(
+            nn.Sequential(Linear(width, width), nn.ReLU(), Linear(width, width)) for _ in range(4)
+        )
+        mixture = Model(mixed, router=Linear(width, 4), experts=experts)
+        return nn.Sequential(Linear(16, width), mixture, Linear(width, 5))
+
+    found = rules(build)
+    assert found["1.router.weight"].role == "readout"
+    for k in range(4):
+        weights = found[f"1.experts.{k}.2.weight"]
+        assert (weights.role, power(weights), power(weights, "init_std")) == ("hidden", -1, -HALF)
+
+
 # -- both ways agree -------------------------------------------------------------------------------
 
 
