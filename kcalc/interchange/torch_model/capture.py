@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...foundation.errors import KcalcError
@@ -21,15 +23,20 @@ PATH_ONLY = (
 )
 
 
-def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
+def capture(
+    model: Any, arguments: Call, evaluating: bool = False, experts: bool = False
+) -> Captured:
     """Return the graph of a Module, GraphModule or ScriptModule.
 
     ``evaluating``: whether to capture the model in evaluation mode even if it is in training mode.
-    Raises: KcalcError with the place and the reason if the model cannot be traced.
+    ``experts``: whether to capture all experts of a mixture, as they run on the examples, and not
+    one expert for all. Raises: KcalcError with the place and the reason if the model cannot be
+    traced.
     """
+    fresh = partial(copied if experts else _readable, model, evaluating)
     calls: list[OwnCall] = []
     with undisturbed():
-        found = _captured(model, arguments, evaluating, calls)
+        found = _captured(fresh, arguments, calls)
     found = replace(found, overriding=_overriding(model))
     if not calls:
         return found
@@ -37,15 +44,18 @@ def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
     return replace(found, own=settled(list(dict.fromkeys(modules)), calls))
 
 
-def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
-    """Return the graph, with marks at autograd functions; append their calls to ``calls``."""
+def _captured(fresh: Callable[[], Any], arguments: Call, calls: list[OwnCall]) -> Captured:
+    """Return the graph, with marks at autograd functions; append their calls to ``calls``.
+
+    ``fresh`` returns a private copy of the model.
+    """
     import torch
     from torch._dynamo.exc import TorchDynamoException
 
     from .call_log import CallLog, call_graph
 
-    own = _readable(model, evaluating)
-    if isinstance(model, torch.jit.ScriptModule):
+    own = fresh()
+    if isinstance(own, torch.jit.ScriptModule):
         return _record(own, arguments, "it is a ScriptModule", calls)
     # Reading needs no gradients, but under no_grad an exporter would wrap the graph.
     try:
@@ -55,9 +65,9 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
         raise
     except TorchDynamoException:  # control flow, for which calls cannot be recorded
         calls.clear()
-        return _unwatched(model, arguments, evaluating, calls)
+        return _unwatched(fresh, arguments, calls)
     except Exception as error:
-        own = _readable(model, evaluating)
+        own = fresh()
         return _record(own, arguments, _reason(error) + place(error), calls)
     return replace(exported(program), calls=call_graph(log, program.graph))
 
@@ -80,18 +90,18 @@ def _readable(model: Any, evaluating: bool) -> Any:
     return own
 
 
-def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
+def _unwatched(fresh: Callable[[], Any], arguments: Call, calls: list[OwnCall]) -> Captured:
     """Return the graph without recording calls; the model can then be read but not edited."""
     import torch
 
-    own = _readable(model, evaluating)
+    own = fresh()
     try:
         with torch.enable_grad(), listed(calls):
             program = torch.export.export(own, arguments[0], arguments[1] or None, strict=False)
     except KcalcError:
         raise
     except Exception as error:
-        own = _readable(model, evaluating)
+        own = fresh()
         return _record(own, arguments, _reason(error) + place(error), calls)
     return exported(program)
 

@@ -39,14 +39,15 @@ class TorchModel:
     program: TorchProgram
 
 
-def trace_torch(model: Any, *examples: Any) -> Trace:
+def trace_torch(model: Any, *examples: Any, experts: bool = False) -> Trace:
     """Return the trace of a Module, GraphModule, ScriptModule or ExportedProgram.
 
     The model does not change.
 
     ``examples``: a tensor, array or shape (including the batch) for each argument of ``forward``. A
     dictionary in the last position contains arguments by name. An ExportedProgram needs no
-    examples. Raises: KcalcError with the place and the reason if the model cannot be traced.
+    examples. ``experts``: see :func:`capture`. Raises: KcalcError with the place and the reason if
+    the model cannot be traced.
     """
     torch = imported("torch")
     if isinstance(model, torch.export.ExportedProgram):
@@ -64,7 +65,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
 
     def traced(count: int) -> Trace:
         given = resized(arguments, count)
-        return _traced(model, capture(model, given), given, arrays)
+        return _traced(model, capture(model, given, experts=experts), given, arrays)
 
     alike = partial(plainly_alike, model, arguments)
     try:

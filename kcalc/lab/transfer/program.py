@@ -124,6 +124,12 @@ def _counts(node: Any) -> bool:
     return held and (hasattr(value, "shape") or isinstance(value, list | tuple))
 
 
+def has_mixtures(reading: Reading) -> bool:
+    """Return whether one expert was captured for all experts of a mixture."""
+    graph = reading.trace.model.program.captured.graph  # pyright: ignore
+    return any(_kind(node) in ("route", "unread_mixture") for node in graph.nodes)
+
+
 class _Growth:
     """Compute the growth of axes as powers of symbols, the ratios of the parameters' axes."""
 
@@ -331,6 +337,8 @@ class _Matched:
             try:
                 given = map_aggregate((one.args, one.kwargs), partial(_put, known))
                 known[one] = one.target(*given[0], **given[1])
+                if "empty" in _kind(one):  # uninitialised memory
+                    known[one].zero_()
             except Exception:
                 return False
         return True
@@ -343,7 +351,7 @@ class _Matched:
         own, base = self.numbers[1][node], self.numbers[0][other]
         if not own.is_floating_point() or not own.numel() or not base.numel():
             return ONE
-        sizes = [float(one.double().square().mean().sqrt()) for one in (own, base)]
+        sizes = [_root_mean_square(one) for one in (own, base)]
         if not all(math.isfinite(one) and one > 0 for one in sizes):
             return ONE
         ratio = sizes[0] / sizes[1]
@@ -357,6 +365,17 @@ class _Matched:
                 "as the base"
             )
         return power
+
+
+def _root_mean_square(numbers: Any) -> float:
+    """Return the root mean square of the entries of an array, which may be sparse."""
+    import torch
+
+    if numbers.layout == torch.sparse_coo:
+        values = numbers.coalesce().values()
+    else:
+        values = numbers if numbers.layout == torch.strided else numbers.values()
+    return math.sqrt(float(values.double().square().sum()) / numbers.numel())
 
 
 def _written(node: Any) -> Any:

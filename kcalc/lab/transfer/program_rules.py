@@ -339,7 +339,7 @@ def scaled(f: Fold, step: Step, given: Any, factor: Power, inverse: bool) -> Fou
         return found
     use = f.uses.get(x.maker or "")
     if use is not None and x.of == use.output and _absorbs(f, step, given, use):
-        f.behind[use.node] = f.behind.get(use.node, ONE) * factor
+        f.after[use.node] = f.after.get(use.node, ONE) * factor
         f.edge(step, given, ONE)
         return replace(found, of=x.of)
     f.edge(step, given, factor)

@@ -96,6 +96,15 @@ def _backward(fold: Fold) -> dict[Node, Power]:
     return messages
 
 
+def reaching(program: Program) -> set[str]:
+    """Return the arrays on which an output depends."""
+    found = set(program.outputs)
+    for step in reversed(program.steps):
+        if step.name in found:
+            found.update(ref.name for ref in step.refs)
+    return found
+
+
 def guessed_of(fold: Fold) -> dict[str, str]:
     """Return {parameter: an operation without a rule on a path through it}."""
     reads = {step.name: [ref.name for ref in step.refs] for step in fold.program.steps}

@@ -83,7 +83,8 @@ class Fold:
 
     ``edges`` is {array: [(array that it reads, factor of the gradient)]}. ``settled`` is {function:
     (factor by which its input must be multiplied, whether the input is a sum of products of two
-    feature maps)}. ``behind`` is {weights: the power by which the model multiplies them}.
+    feature maps)}. ``behind`` is {weights: the power by which the model multiplies them}, and
+    ``after`` is {weights: the power by which it multiplies their output, including a bias}.
     ``guessed`` lists operations without a rule. ``columns`` is {weights: the parts of a
     concatenation that they read}. ``codes`` lists operations that normalise the result of a
     readout.
@@ -98,6 +99,7 @@ class Fold:
     kept: list[Kept] = field(default_factory=list)
     settled: dict[Node, tuple[Power, bool]] = field(default_factory=dict)
     behind: dict[Node, Power] = field(default_factory=dict)
+    after: dict[Node, Power] = field(default_factory=dict)
     guessed: list[str] = field(default_factory=list)
     columns: dict[Node, tuple[Part, ...]] = field(default_factory=dict)
     codes: list[str] = field(default_factory=list)
@@ -191,11 +193,12 @@ class Fold:
         found = self.value(given)
         if found.parameter is not None and found.of == 1:
             self.kept.append(Kept(found.parameter, use.node, "bias"))
+            self.gained(step, found, use)
         else:
             self.edge(step, given, self.shared(step, step.axes[0], given))
 
     def gained(self, step: Step, w: Value, use: Use) -> None:
-        """Record gradients of learned factors of weights."""
+        """Record gradients of learned factors of weights or of their bias."""
         for name in w.gains:
             shares = total(step.axes[0]) / self.value(Ref(name)).total
             factor = shares if self.setting.order.grows(shares) else ONE

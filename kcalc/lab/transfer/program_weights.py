@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .powers import HALF, ONE, Power
 from .program import Ref, Step, leaves, total
-from .program_sizes import Fold, Found, Kept, Value
+from .program_sizes import Fold, Found, Value
 from .program_table import more, ratio_of, rule, several
 
 
@@ -81,7 +81,7 @@ def embedding(f: Fold, step: Step) -> Found:
     return several(step, [found, *(Value(ONE, axes, False) for axes in step.axes[1:])])
 
 
-@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer")
+@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer", "sparse_mm")
 def product_of(f: Fold, step: Step) -> Found:
     """Multiply matrices: weights and a feature map, or two feature maps."""
     names = [name for name in step.args if isinstance(step.args[name], Ref)]
@@ -99,7 +99,7 @@ def product_of(f: Fold, step: Step) -> Found:
     return contraction(f, step, first, second, inner)
 
 
-@rule("addmm", "baddbmm", "addmv", "addbmm")
+@rule("addmm", "baddbmm", "addmv", "addbmm", "sparse_addmm")
 def added_matrices(f: Fold, step: Step) -> Found:
     """Add a bias to a product of matrices."""
     one, two = step.refs[-2:]
@@ -210,7 +210,7 @@ def recurrent(f: Fold, step: Step) -> Found:
             read = x if first and place == 0 else Value(ONE, x.axes)
             use = f.weights(step, read, w, (w.axes[1], w.axes[0], w.axes[0]))
             if biases:
-                f.kept.append(Kept(values[2 + place].parameter or "", use.node, "bias"))
+                f.bias(step, use, group[2 + place])
             if first and place == 0:
                 f.edge(step, step.args["input"], f.backward_of(use))
     hidden = step.args.get("hx")

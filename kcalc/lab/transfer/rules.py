@@ -310,7 +310,13 @@ class _Book:
         tied = set(roles) in BOTH_ENDS
         order = self.told.order
         table = min(uses, key=lambda one: self._role(one) == "readout") if tied else None
-        every = [self._rates(one, table) for one in uses]
+        largest = order.larger(*(self.found.gradients[one.node] for one in uses))
+        if largest == 0:
+            raise KcalcError(
+                f"{name} at node {owner(uses[0].node)!r} does not affect any output that was read, "
+                "so it has no gradient; return a value computed from it, or delete it"
+            )
+        every = [self._rates(one, table, largest) for one in uses]
         for k, one in enumerate(every):
             # if a layer is used several times, the largest use determines its gradient
             alike = order.alike(one.init_std, every[0].init_std)
@@ -340,14 +346,14 @@ class _Book:
     def _role(self, one: Placement) -> str:
         return self.found.uses[one.node].role if one.kind == "weight" else one.kind
 
-    def _rates(self, one: Placement, table: Placement | None) -> Rates:
-        """Return the powers for a use. ``table``: another use of the weights of a readout."""
+    def _rates(self, one: Placement, table: Placement | None, largest: Power) -> Rates:
+        """Return the powers for a use. ``table`` is another use of the weights of a readout.
+
+        ``largest`` is the largest gradient of the uses, for uses behind a stopped gradient.
+        """
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
-            raise KcalcError(
-                f"{one.name} at node {owner(one.node)!r} does not affect any output that was read, "
-                "so it has no gradient; return a value computed from it, or delete it"
-            )
+            gradient = largest
         if one.kind != "weight":
             change, initial, slope = self._vector(one, gradient)
             behind = one.behind

@@ -13,14 +13,14 @@ from ... import layers as L
 from ... import network as P
 from ...foundation.errors import KcalcError, NoRule, glimpse
 from ...interchange import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
-from ...interchange.torch_model import copied
+from ...interchange.torch_model import copied, trace_torch
 from ...maps import Assumption
 from ...network import owner
 from .growth import Growth, NotInNetwork, growth_between, matching_name
 from .powers import ONE
-from .program import Program, Unlike, program_of
-from .program_run import before_zeros, guessed_of, run
-from .program_sizes import ALONE, Fold
+from .program import Program, Unlike, has_mixtures, program_of
+from .program_run import before_zeros, guessed_of, reaching, run
+from .program_sizes import ALONE, Fold, whole
 from .result import Transfer
 from .rules import CODES, Guesses, Options, Placement, derive, derive_program, setting
 from .sizes import Sizes, TwoRoles
@@ -68,7 +68,7 @@ def torch_transfer(
         return _by_network((small, large), (base, model), axes, chosen)
     except (NotInNetwork, NoRule, TwoRoles) as error:
         try:
-            program = program_of(small, large)
+            program = program_of(_whole(base, small, inputs), _whole(model, large, inputs))
         except Unlike:
             raise _counted(error, base, model) from None
         _check_axes(axes)
@@ -190,11 +190,19 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
 
 
 def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
-    """Yield (parameter, node, kind, multiplier after it) for all uses of parameters."""
+    """Yield (parameter, node, kind, multiplier after it) for all uses of parameters.
+
+    If a parameter affects an output, its uses that affect none are left out.
+    """
     met = set()
+    live = reaching(fold.program)
+    names = {name for node, name in fold.program.parameters.items() if node in live}
     for one in fold.kept:
+        if one.name in names and whole(one.node) not in live:
+            continue
         met.add(one.name)
-        yield one.name, one.node, one.kind, fold.behind.get(one.node, ONE)
+        own = ONE if one.kind == "bias" else fold.behind.get(one.node, ONE)
+        yield one.name, one.node, one.kind, own * fold.after.get(one.node, ONE)
     for node, name in fold.program.parameters.items():
         if found.gradients[node] != 0 or (name not in met and name in fold.roles):
             yield name, node, fold.roles.get(name, "vector"), ONE
@@ -257,6 +265,13 @@ def _read(model: Any, inputs: tuple[Any, ...]) -> Reading:
 
 def _is_zero(parameter: Any) -> bool:
     return parameter.numel() > 0 and not bool(parameter.detach().any())
+
+
+def _whole(model: Any, reading: Reading, inputs: tuple[Any, ...]) -> Reading:
+    """Return the reading with a trace that contains all experts of mixtures."""
+    if not has_mixtures(reading):
+        return reading
+    return replace(reading, trace=trace_torch(model, *inputs, experts=True))
 
 
 def _multiplies(name: str, reading: Reading) -> bool:

@@ -95,6 +95,45 @@ def test_the_parametrisation_of_the_tangent_kernel(optimizer: str) -> None:
             assert mine == power(plain[name], quantity), (name, quantity)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_factor_of_the_weights_leaves_their_bias_alone(optimizer: str) -> None:
+    def build(width: int, inside: bool) -> Any:
+        def layer(m: Any, x: Any) -> Any:
+            c = m.weight.shape[1] ** -0.5
+            return F.linear(x, m.weight * c, m.bias) if inside else x @ m.weight.T * c + m.bias
+
+        shapes = {"a": (width, 16), "b": (width, width), "c": (5, width)}
+        layers = {
+            key: Model(
+                layer, weight=nn.Parameter(torch.randn(s)), bias=nn.Parameter(torch.zeros(s[0]))
+            )
+            for key, s in shapes.items()
+        }
+        return Model(lambda m, x: m.c(torch.relu(m.b(torch.relu(m.a(x))))), **layers)
+
+    inside, outside = (
+        rules(lambda w, f=f: build(w, f), optimizer=optimizer) for f in (True, False)
+    )
+    for name in inside:
+        for quantity in ("init_std", "learning_rate", "weight_decay"):
+            assert power(inside[name], quantity) == power(outside[name], quantity), name
+    assert power(inside["b.bias"]) == (1 if optimizer == "sgd" else 0)
+
+
+def test_a_learned_factor_of_a_bias() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            return m.o(torch.relu(F.linear(m.i(x), m.l.weight, m.l.bias * m.gain)))
+
+        gain = nn.Parameter(torch.ones(width))
+        return Model(
+            forward, i=Linear(16, width), l=Linear(width, width), o=Linear(width, 5), gain=gain
+        )
+
+    found = rules(build, optimizer="sgd")
+    assert [power(found[name]) for name in ("gain", "l.bias")] == [1, 1]
+
+
 def test_scores_are_divided_before_biases_are_added() -> None:
     def build(width: int) -> Any:
         def forward(m: Any, x: Any) -> Any:
@@ -144,6 +183,78 @@ def test_what_is_written_in_place_is_read_behind_it() -> None:
     assert [found[f"{k}.weight"].role for k in "ab"] == ["hidden", "hidden"]
     assert (found["gain"].role, power(found["gain"])) == ("gain", 1)
     assert power(found["i.bias"]) == 1  # its gradient is 1/n
+
+
+def test_uninitialised_memory_is_not_compared() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            return torch.distributions.Normal(m.o(torch.relu(m.i(x))), 1.0).rsample()
+
+        return Model(forward, i=Linear(16, width), o=Linear(width, 5))
+
+    for k in range(4):
+        used = [torch.full((len(FLAT), 5), 1.0 + i + k) for i in range(200)]
+        del used  # later allocations find these numbers
+        assert rules(build)["o.weight"].role == "readout"
+
+
+@pytest.mark.parametrize("product", [torch.sparse.mm, torch.matmul])
+def test_sparse_buffers(product: Any) -> None:
+    def build(width: int, sparse: bool) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            return m.o(torch.relu(m.l(product(m.adjacent, m.i(x)))))
+
+        found = Model(forward, i=Linear(16, width), l=Linear(width, width), o=Linear(width, 5))
+        numbers = torch.eye(2) / width
+        found.register_buffer("adjacent", numbers.to_sparse() if sparse else numbers)
+        return found
+
+    sparse, dense = (rules(lambda w, s=s: build(w, s)) for s in (True, False))
+    for name in sparse:
+        assert power(sparse[name]) == power(dense[name])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_uses_without_a_gradient(optimizer: str) -> None:
+    """An evaluation that nothing reads and a detached one leave the rules as they are."""
+
+    def build(width: int, kind: str) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x)
+            if kind == "unused":
+                m.size = m.l(h).norm()
+            y = torch.tanh(m.l(h))
+            return m.o(y + torch.tanh(m.l(-h)).detach() if kind == "detached" else y)
+
+        return Model(forward, i=Linear(16, width), l=Linear(width, width), o=Linear(width, 5))
+
+    plain, *others = (
+        rules(lambda w, k=kind: build(w, k), optimizer=optimizer)
+        for kind in ("", "unused", "detached")
+    )
+    for found in others:
+        for name in plain:
+            assert found[name].role == plain[name].role
+            assert found[name].exponents == plain[name].exponents
+
+
+def test_mixtures_that_are_modules() -> None:
+    def mixed(m: Any, x: Any) -> Any:
+        gates = m.router(x).softmax(-1)
+        return sum(gates[..., k, None] * one(x) for k, one in enumerate(m.experts))
+
+    def build(width: int) -> Any:
+        experts = nn.ModuleList(
+            nn.Sequential(Linear(width, width), nn.ReLU(), Linear(width, width)) for _ in range(4)
+        )
+        mixture = Model(mixed, router=Linear(width, 4), experts=experts)
+        return nn.Sequential(Linear(16, width), mixture, Linear(width, 5))
+
+    found = rules(build)
+    assert found["1.router.weight"].role == "readout"
+    for k in range(4):
+        weights = found[f"1.experts.{k}.2.weight"]
+        assert (weights.role, power(weights), power(weights, "init_std")) == ("hidden", -1, -HALF)
 
 
 # -- both ways agree -------------------------------------------------------------------------------
