@@ -88,7 +88,7 @@ def largest(f: Fold, step: Step, values: Sequence[Value]) -> Value:
 _MADE = """
     rand rand_like randn randn_like normal empty empty_like zeros zeros_like ones ones_like full
     full_like new_zeros new_ones new_full new_empty new_empty_strided bernoulli eye randint arange
-    scalar_tensor linspace
+    scalar_tensor linspace fill zero
 """
 
 

@@ -122,6 +122,16 @@ def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
     return replace(found, scores=f.grows(inner))
 
 
+@rule("grouped_mm", "grouped_mm_fallback")
+def grouped(f: Fold, step: Step) -> Found:
+    """Apply all experts of a mixture at once, which has no rule."""
+    return f.guess(
+        step,
+        "it applies all experts of a mixture at once; if this is a transformers model, build it "
+        "with experts_implementation='eager'",
+    )
+
+
 @rule("einsum")
 def einsum(f: Fold, step: Step) -> Found:
     """Compute a contraction given by an ``einsum`` equation."""

@@ -238,6 +238,17 @@ def test_uses_without_a_gradient(optimizer: str) -> None:
             assert found[name].exponents == plain[name].exponents
 
 
+def test_numbers_that_are_filled_in() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            mask = torch.empty(2, 2).fill_(float("-inf")).triu_(1)
+            return m.o((torch.zeros(2, 2) + mask).softmax(-1) @ torch.relu(m.l(m.i(x))))
+
+        return Model(forward, i=Linear(16, width), l=Linear(width, width), o=Linear(width, 5))
+
+    assert power(rules(build)["l.weight"]) == -1
+
+
 def test_mixtures_that_are_modules() -> None:
     def mixed(m: Any, x: Any) -> Any:
         gates = m.router(x).softmax(-1)
