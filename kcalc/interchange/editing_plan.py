@@ -348,13 +348,13 @@ class Planner:
         old = [float(w) for w in sum_weights(before, len(parents))]
         if new == old:
             return None
-        if 0.0 in old:
-            raise Unplaced(ZERO)
         end = self._end(str(node))
         factors: dict[Made, set[float]] = {}
         for starts, w, known in zip(self._starts(node, str(node)), new, old, strict=True):
+            if w and not known:
+                raise Unplaced(ZERO)
             for start in starts:
-                factors.setdefault(start, set()).add(w / known)
+                factors.setdefault(start, set()).add(w / known if known else 1.0)
         if any(len(found) > 1 for found in factors.values()):
             raise Unplaced("it adds the same value twice, with different weights")
         found = group(self.flow, list(factors), end)

@@ -128,3 +128,19 @@ def test_branches_with_a_gain_of_0(gated: Any, size: tuple[int, ...]) -> None:
     weight = shaped.branch.weight.detach()
     torch.testing.assert_close(weight @ weight.T, torch.eye(16), atol=1e-5, rtol=0)
     assert not shaped.gain.any() and shaped(torch.randn(4, 8)).isfinite().all()
+
+
+def test_a_sum_with_a_gain_of_0_is_normalised() -> None:
+    """The edits multiply the other terms; this term stays 0."""
+    model: Any = Model(
+        lambda m, x: m.last((y := m.first(x)) + m.gain * m.branch(y.relu()) + 0.75 * m.other(x)),
+        first=nn.Linear(8, 16), branch=nn.Linear(16, 16), other=nn.Linear(8, 16),
+        last=nn.Linear(16, 4),
+    )  # fmt: skip
+    model.gain = nn.Parameter(torch.zeros(()))
+    s = kc.shape(kc.read(model, torch.randn(4, 8)), zeta=1.5)
+    (edit,) = s.edits.only("sum")
+    assert not s.left_alone and edit.what == "weights 0.8, 0, 0.6"
+    made: Any = s.apply_to(model)
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(made(x), made.last(0.8 * made.first(x) + 0.6 * made.other(x)))
