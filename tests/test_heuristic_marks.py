@@ -60,6 +60,9 @@ def test_spatial_kernels_and_tables_say_it() -> None:
     assert "heuristic" in repr(marked) and "heuristic" in repr(marked.nngp)
     assert "heuristic" in kc.gradients(ROUGH)._repr_html_()
     assert "heuristic" not in kc.gradients(PLAIN)._repr_html_()
+    shaped = kc.shape(ROUGH)
+    for text in (str(shaped), shaped._repr_html_()):
+        assert "heuristic: affine_1: its weights are not independent draws" in text
 
 
 def test_the_first_line_of_a_command_says_it() -> None:

@@ -118,6 +118,14 @@ class Approximable:
         """True if the result used a rule whose hypothesis fails or only partly holds."""
         return any(a.kind == "heuristic" for a in getattr(self, "assumptions", ()))
 
+    def _heuristic_lines(self) -> list[str]:
+        """Write a line for each heuristic assumption; nodes with the same reason share one."""
+        nodes: dict[str, list[str]] = {}
+        for a in getattr(self, "assumptions", ()):
+            if a.kind == "heuristic":
+                nodes.setdefault(a.text, []).append(str(a.node))
+        return [f"heuristic: {', '.join(names)}: {text}" for text, names in nodes.items()]
+
 
 class KernelMap(Approximable, Formula, ABC):
     """Base class of Q maps and C maps."""

@@ -335,7 +335,11 @@ class Shaping(Approximable, OfModel):
             + (f"  (residual {self.residuals[name]:.1e})" if name in aims else "")
             for name, value in self.values.items()
         ]
-        return "\n".join([*lines, *(f"note: {warning.text}" for warning in self.warnings)])
+        return "\n".join([*lines, *self._below()])
+
+    def _below(self) -> list[str]:
+        notes = (f"note: {a.text}" for a in self.warnings if a.kind != "heuristic")
+        return [*self._heuristic_lines(), *notes]
 
     def _repr_html_(self) -> str:
         aims = self.targets | self.global_targets
@@ -343,7 +347,7 @@ class Shaping(Approximable, OfModel):
             (name, f"{value:.10g}", f"{self.residuals[name]:.1e}" if name in aims else "")
             for name, value in self.values.items()
         ]
-        notes = "".join(f"<p>note: {escape(warning.text)}</p>" for warning in self.warnings)
+        notes = "".join(f"<p>{escape(line)}</p>" for line in self._below())
         measured = html_table([("measured on the network", "value", "residual"), *rows])
         found = html_table(self.constants.rows)
         found += html_table([("constant", "value"), *self.scales]) if self.scales else ""

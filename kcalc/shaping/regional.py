@@ -183,10 +183,11 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         notes: dict[str, list[str]] = {}
         for name, shaping in self.regions.items():
             for warning in shaping.warnings:
-                notes.setdefault(warning.text, []).append(str(name))
+                if warning.kind != "heuristic":
+                    notes.setdefault(warning.text, []).append(str(name))
         return [
             *(f"note: {', '.join(names)}: {text}" for text, names in notes.items()),
-            *(f"heuristic: {a.node}: {a.text}" for a in self.assumptions if a.kind == "heuristic"),
+            *self._heuristic_lines(),
             *(f"left alone: {', '.join(nodes)}: {why}" for why, nodes in self.by_reason().items()),
         ]
 
