@@ -53,4 +53,4 @@ def imported(module: str) -> Any:
         why = "is not installed" if own else f"fails to import ({' '.join(str(error).split())})"
         raise MissingExtra(
             f"this needs {NAMES.get(library, library)}, which {why}; run pip install {PIP[library]}"
-        ) from error
+        ) from (None if own else error)
