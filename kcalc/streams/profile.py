@@ -12,9 +12,9 @@ import numpy as np
 from ..calculi.global_maps import node_values
 from ..calculi.gradients import gradients
 from ..calculi.probes import joint_gradients
+from ..fields.balls import bits_for, working
 from ..foundation.errors import KcalcError
 from ..foundation.guests import SHAPING
-from ..foundation.process_state import ALONE
 from ..maps.maps import Assumption
 from ..network.layers import Sum
 from ..network.network import Network, chosen_output
@@ -161,7 +161,7 @@ def forgetting_rate(matrices: Sequence[Array]) -> float | None:
     used = matrices[:1] if alike else matrices
     # a multiple eigenvalue of a matrix without a full set of eigenvectors keeps 1/n of the digits
     digits = (GUARD + 17 * len(used)) * len(used[0])
-    with ALONE, flint.ctx.workdps(digits):
+    with working(bits_for(digits)):
         product = flint.acb_mat(used[0].tolist())
         for matrix in used[1:]:
             product = flint.acb_mat(matrix.tolist()) * product

@@ -54,17 +54,21 @@ def _vocabulary(model: Any) -> int | None:
     The number is ``vocab_size`` in the configuration, or the size of the first ``nn.Embedding``. A
     model has no table if its configuration names a main input other than ids.
     """
-    import torch
-
     if getattr(model, "main_input_name", "input_ids") != "input_ids":
         return None
     config = getattr(model, "config", None)
     known = getattr(getattr(config, "text_config", config), "vocab_size", None)
     if isinstance(known, int):
         return known
+    return next(iter(embedding_rows(model)), None)
+
+
+def embedding_rows(model: Any) -> list[int]:
+    """Return the number of rows of each embedding table in a PyTorch model."""
+    import torch
+
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    tables = [m.num_embeddings for m in model.modules() if isinstance(m, kinds)]
-    return tables[0] if tables else None
+    return [m.num_embeddings for m in model.modules() if isinstance(m, kinds)]
 
 
 def _configured(model: Any) -> dict[str, Any]:

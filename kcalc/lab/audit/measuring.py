@@ -10,7 +10,7 @@ from typing import Any
 from ...foundation.errors import KcalcError
 from .cutting import Cut, cuts
 from .descent import dead, dense, gradients_of
-from .examples import ADVICE, arguments
+from .examples import ADVICE, arguments, embedding_rows
 from .held import held
 from .objective import Objective, objective
 from .program import run_recorded
@@ -158,15 +158,12 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
 
 def _advice(text: str, model: Any, inputs: list[Any]) -> str:
     """Return a remedy for an error with the given text."""
-    import torch
-
     if "tuple index out of range" in text or "too many indices" in text:
         shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
         return f"check the number of axes of the inputs, which have the shapes {shapes}"
     ids = [x for x in inputs if not x.is_floating_point() and x.numel()]
     if "out of range" in text and ids:
-        tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
-        rows = ", ".join(map(str, sorted(set(tables)))) or "unknown"
+        rows = ", ".join(map(str, sorted(set(embedding_rows(model))))) or "unknown"
         most = max(int(x.max()) for x in ids)
         return (
             f"the largest id is {most}, and the numbers of rows of the model's embeddings are: "

@@ -382,11 +382,11 @@ def llama(
     that is added for every token, as in DeepSeek-V3; None omits it. [Touvron et al. 2023; Shazeer
     2020; Jiang et al. 2023 and 2024]
     """
-    mixture = None
+    mixture, selected = None, whole(top_k, "top_k", 1)
+    route = L.Route(selected, score, normalise, routed_scale)
     if experts is not None:
         shared = None if shared_hidden is None else whole(shared_hidden, "shared_hidden", 1)
-        route = L.Route(top_k, score, normalise, routed_scale)
-        count, selected = whole(experts, "experts", 1), whole(top_k, "top_k", 1)
+        count = whole(experts, "experts", 1)
         if selected > count:
             raise KcalcError(f"top_k = {selected} exceeds experts = {count}; lower top_k")
         mixture = _Mixture(count, route, shared)
