@@ -413,19 +413,19 @@ def _additive(block: _Block, start: float) -> DepthLaws:
     x = _attractor(lambda u: block.added(LARGE, 1 - u)[1] - u, start)
     k, drift = (block.added(q, x)[0] / q**power for q in (LARGE, LARGE * APART))
     notes = list(block.assumptions)
-    if abs(drift / k - 1) > SAME:
+    exponent = 1 / (1 - power)
+    amplitude = k if power == 0 else ((1 - power) * k) ** exponent
+    pull = block.pull(LARGE, x)
+    modes, later = (block.pushed(q, x, power) for q in (LARGE, LARGE * APART))
+    excess = _power(modes[0], later[0])  # power of q by which gradients exceed a power law
+    size = (amplitude / LARGE) ** excess / excess if excess else exponent
+    if abs(drift / k - 1) > SAME or 2 * excess % 1:  # other powers are not rounded
         text = (
             f"limits are taken at q = {LARGE:g}, where the values still change, so the law is "
             "approximate"
         )
         notes.append(Assumption("network", text, "heuristic"))
-    exponent = 1 / (1 - power)
-    amplitude = k if power == 0 else ((1 - power) * k) ** exponent
-    pull = block.pull(LARGE, x)
     notes.append(_stream_note(block, x, pull, exponent))
-    modes, later = (block.pushed(q, x, power) for q in (LARGE, LARGE * APART))
-    excess = _power(modes[0], later[0])  # power of q by which gradients exceed a power law
-    size = (amplitude ** (1 / exponent) / LARGE) ** excess / excess if excess else exponent
 
     def law(one: float, two: float) -> float:
         """Return the exponent or stretch coefficient of a mode; infinity if neither exists."""

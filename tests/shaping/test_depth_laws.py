@@ -7,6 +7,7 @@ from typing import Any
 
 import mpmath as mp
 import pytest
+import sympy as sp
 from refusals import refusals
 
 import kcalc as kc
@@ -15,6 +16,7 @@ from kcalc.network.layers import Affine, Nonlinear, RMSNorm
 
 A = kc.architectures
 T = 32
+X = sp.Symbol("x", real=True)
 
 
 def stack(**options: Any) -> kc.Network:
@@ -53,11 +55,25 @@ def test_gradients_of_saturating_norms_are_stretched_exponentials() -> None:
     assert found.law == "linear" and found.gradient_stretch == 0.5
     # a sign in front of values: 1, and E gelu^2 behind it
     assert found.cosine < 1 and found.heuristic
+
+
+def test_gradients_of_activations_that_flatten_are_stretched_exponentials() -> None:
     # a block adds sigma^2 4 a^2 / (pi sqrt(1 + 4 a^2 q)) to squared gradients, and sigma^2 to q
     erf = activation("erf").transformed(input_scale=0.8)
     branch = chain(Affine(), Nonlinear(erf), Affine(sigma_w=1.5))
     alone = depth_laws(repeat(residual(branch), 2), token_cosine=0.4)
     assert alone.gradient_mean == pytest.approx(4 * 0.8 / math.pi * 1.5, rel=1e-4)
+    # phi^2 ~ |x|^(1/2), so q = (3/4 k L)^(4/3), and squared gradients gain c q^(-1/2) a block
+    phi = X / (1 + X**2) ** sp.Rational(3, 8)
+    found = depth_laws(repeat(residual(chain(Affine(), Nonlinear(activation(phi)))), 2))
+    k = average(lambda z: abs(z) ** 0.5)
+    square = sp.lambdify(X, phi.diff() ** 2, "mpmath")
+    area = mp.quad(lambda t: square(mp.sinh(t)) * mp.cosh(t), [-80, -20, -5, 0, 5, 20, 80])
+    c = float(area) / math.sqrt(2 * math.pi)
+    assert (found.law, found.exponent) == ("power", pytest.approx(4 / 3)) and found.heuristic
+    assert found.growth == pytest.approx((0.75 * k) ** (4 / 3), rel=1e-5)
+    assert found.gradient_stretch == pytest.approx(1 / 3, rel=1e-3)
+    assert found.gradient_mean == pytest.approx(3 * c * (0.75 * k) ** (-2 / 3), rel=3e-3)
 
 
 test_what_has_no_law_is_refused = refusals(

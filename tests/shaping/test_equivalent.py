@@ -180,6 +180,7 @@ def test_layers_without_bias_cannot_carry_shifts() -> None:
 def test_arrays_that_do_not_fit_are_refused() -> None:
     s = kc.shape(A.vanilla(2, features=3), "tanh")
     good = drawn(s.network, np.random.default_rng(0))
+    assert "0 of 3 Affine layers changed" in repr(equivalent_parameters(A.vanilla(2)))
     assert set(equivalent_arrays(s, good)) == set(good)
     for change, message in (
         ({"affine_2": (np.ones((4, 3)), None)}, "4 rows, but the layer has 3 features"),

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
 from kcalc import activation
-from kcalc.network.layers import Affine
+from kcalc.network.layers import Affine, Nonlinear, Pool
 from kcalc.shaping.looks_linear import difference
 
 A = kc.architectures
@@ -73,6 +73,20 @@ def test_activations_that_cannot_be_mirrored(name: str, message: str) -> None:
         shaped(name)
     with refused(message):
         difference(activation(name))
+
+
+PAIR = Affine(), Nonlinear("relu")
+test_only_weights_read_pairs = refusals(
+    [
+        ((*PAIR, Pool("max"), Affine()), "max pooling.*only mirrored weights"),
+        (
+            (Affine(), kc.residual(kc.chain(*PAIR)).normalised(), Affine()),
+            "Sum.*only mirrored weights",
+        ),
+        (PAIR, "the output 'nonlinear_1' is an activation"),
+    ],
+    lambda layers: kc.shape(kc.chain(*layers), method="looks_linear"),
+)
 
 
 def test_weights_that_cannot_be_mirrored_alone() -> None:
