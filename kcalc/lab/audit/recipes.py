@@ -82,7 +82,7 @@ def deepnorm(subject: Subject) -> Expected:
 def fixup(subject: Subject) -> Expected:
     """Return He's sigma, multiplied by L^(-1/(2m-2)) in branches of m layers.
 
-    The value is 0 for the last layer of each branch and for the readout.
+    The value is 0 for the last layer of each branch and for a readout that is not also a table.
 
     [Zhang et al. 2019]
     """
@@ -96,7 +96,7 @@ def fixup(subject: Subject) -> Expected:
                 last = contraction in merge.writers
                 expected |= dict.fromkeys(contraction.parameters, 0.0 if last else he * scale)
     for name in subject.matrices:
-        if "readout" in subject.roles[name]:
+        if "readout" in subject.roles[name] and "embedding" not in subject.roles[name]:
             expected[name] = 0.0
     return expected
 

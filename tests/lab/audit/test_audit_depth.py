@@ -3,20 +3,80 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from audit_models import (
     BLOCKS,
     IDS,
     WIDTH,
     Decoder,
+    nothing,
     scaled,
 )
 from torch import nn
 from transformer_models import RMSNorm
 
 from kcalc.lab.audit import audit
+
+FANS = {"qkv": (32, 96), "proj": (32, 32), "mlp.0": (32, 128), "mlp.2": (128, 32)}
+LAST = ("proj", "mlp.2")  # of their branches
+NAME: Any = re.compile(r"(?:blocks\.(\d)\.(?:attention\.)?)?(.+)\.weight")  # block, layer
+
+
+def olmo(layer: str, block: int) -> float:
+    return (FANS.get(layer, (32,))[0] * (2 * block if layer in LAST else 1)) ** -0.5
+
+
+def fixup(layer: str, block: int) -> float:
+    return 0.0 if layer in LAST else (2 / 32) ** 0.5 * (2 * BLOCKS) ** (-1 / 2) if block else 0.02
+
+
+def t_fixup(layer: str, block: int) -> float:
+    return 0.67 * BLOCKS**-0.25 * (2 / sum(FANS[layer])) ** 0.5 if block and layer != "qkv" else 1
+
+
+def nf_net(layer: str, block: int) -> float:
+    return FANS[layer][0] ** -0.5 if block else 0.02 if layer == "places" else 0.01
+
+
+@pytest.mark.parametrize("rule", [olmo, fixup, t_fixup, nf_net])
+@pytest.mark.parametrize("wrong", ["", "blocks.2.mlp.0.weight"])
+def test_recipes_are_their_formulas(rule: Callable[[str, int], float], wrong: str) -> None:
+    def sigma(name: str) -> float:
+        block, layer = NAME.fullmatch(name).groups()
+        return (1.5 if name == wrong else 1) * rule(layer, int(block) + 1 if block else 0)
+
+    recipe = rule.__name__.replace("_", "-")
+    findings = audit(Decoder(sigma=sigma), IDS, recipe=recipe, predict=False).findings
+    off = [f.parameters for f in findings if f.code == "INIT-RECIPE"]
+    assert off == ([(wrong,)] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("draw", "law"),
+    [
+        (nn.init.xavier_normal_, "xavier"),
+        (lambda w: nn.init.kaiming_uniform_(w, nonlinearity="relu"), "he"),
+        (nothing, "torch"),
+        (nn.init.zeros_, "zeros"),
+    ],
+)
+def test_laws_by_name_are_those_of_initialisers(draw: Any, law: str) -> None:
+    def build() -> Any:
+        model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 16))
+        draw(model[2].weight)
+        return model
+
+    def off(name: str) -> list[str]:
+        found = audit(build, (4, 8), recipe={"2.weight": name}, predict=False).findings
+        return [f.code for f in found if "RECIPE" in f.code]
+
+    laws = "xavier", "he", "torch", "zeros"
+    assert [name for name in laws if not off(name)] == [law]
 
 
 def test_a_known_class_with_scaled_blocks_gets_no_recipe_twice() -> None:
