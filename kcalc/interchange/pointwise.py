@@ -61,7 +61,6 @@ class ElementwiseRules(Builder):
             if special is not None:
                 return special
             numbers = [form.number if isinstance(form, Constant) else None for form in forms]
-            self._switched_off(op, forms, numbers)
             for form, number in zip(forms, numbers, strict=True):
                 if isinstance(form, Constant) and number is None:
                     text = (
@@ -77,21 +76,23 @@ class ElementwiseRules(Builder):
             ]
         plain = [form for form in forms if isinstance(form, Unary)]
         form = self._with_branches(op, plain) or self._combined(op, self._switched_on(op, plain))
+        self._switched_off(op, form)
         return (
             self._approximate(op, form)
             if op.text and isinstance(form, Unary) and form.source is not None
             else form
         )
 
-    def _switched_off(self, op: Pointwise, forms: list[Any], numbers: list[Any]) -> None:
+    def _switched_off(self, op: Pointwise, form: Form) -> None:
         """Remember the branch that a trained gain of 0 multiplies, as in ReZero."""
+        given = {name: self.forms[name] for name in op.reads}
         gain = any(
-            isinstance(form, Constant) and form.held.parameter and form.held.trained and number == 0
-            for form, number in zip(forms, numbers, strict=True)
+            isinstance(f, Constant) and f.held.parameter and f.held.trained and f.number == 0
+            for f in given.values()
         )
-        branches = [n for n, f in zip(op.reads, forms, strict=True) if isinstance(f, Unary)]
-        if gain and len(branches) == 1 and self._kind(op)[0] == "product":
-            self.off[op.name] = self.off.get(branches[0], (branches[0],))
+        maps = [n for n, f in given.items() if isinstance(f, Unary) and f.source is not None]
+        if gain and maps and isinstance(form, Unary) and form.source is None:
+            self.off[op.name] = tuple(maps)
 
     def _with_branches(self, op: Pointwise, forms: list[Unary]) -> Form | None:
         """Return a sum with branches whose gain is 0, which have weight 0, or None."""

@@ -114,6 +114,7 @@ def test_code_that_training_replaces_is_left_alone(kind):
         lambda g, x, b: x - F.dropout(g * b, 0.1, False) / 2,
         lambda g, x, b: x + (g * b + torch.zeros(16)),
         lambda g, x, b: x + torch.relu(g * b).reshape(-1, 16),
+        lambda g, x, b: x + torch.addcmul(torch.zeros(16), g, b),
     ],
 )
 @pytest.mark.parametrize("size", [(), (16,)])
