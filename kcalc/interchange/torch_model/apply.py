@@ -118,8 +118,9 @@ def _is_number(ops: tuple[Op, ...], name: str, values: Any) -> bool:
     """Whether a parameter is a single number in a function, or a gain or bias of a norm."""
     named = {op for op in ops if name in (getattr(op, key, None) for key in PARAMETERS)}
     if not named:
-        norms = (op for op in ops if isinstance(op, Normalise))
-        return any(np.array_equal(values, array) for op in norms for array in (op.gain, op.bias))
+        arrays = [(op.gain, op.bias) for op in ops if isinstance(op, Normalise)]
+        known = (array for pair in arrays for array in pair if array is not None)
+        return any(np.array_equal(values, array) for array in known)
     read = {read for op in ops if isinstance(op, Pointwise) for read in op.reads}
     held = [op for op in named if isinstance(op, Held) and op.name in read]
     return any(bool((op.value == op.value.flat[0]).all()) for op in held if op.value.size)
