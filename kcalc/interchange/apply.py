@@ -128,6 +128,7 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     edits = (
         shaping.edits_on(reading) if hasattr(shaping, "edits_on") else edits_of(reading, shaping)
     )
+    _check_values(reading, model, edits, example_inputs)
     nodes = {str(node) for node in reading.unmerged} - _left(shaping)
     left = {node: why for node, why in edits.left_alone.items() if node in nodes}
     for node, why in left.items():
@@ -137,6 +138,19 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
             "unchanged"
         )
     return apply_edits(model, edits, **options)
+
+
+def _check_values(reading: Reading, model: Any, edits: Edits, example_inputs: Any) -> None:
+    """Raise KcalcError if numbers in the network have changed since the model was read."""
+    asked = ("changed", reading.framework)
+    if example_inputs or reading.trace is None or asked not in FRAMEWORKS:
+        return
+    name = FRAMEWORKS[asked](reading, model, edits)
+    if name:
+        raise KcalcError(
+            f"the parameter {name!r} has changed since kcalc read the model, so the edits do not "
+            "fit its value; pass example inputs, as in s.apply_to(model, x)"
+        )
 
 
 def _left(shaping: Any) -> set[str]:

@@ -46,6 +46,7 @@ from .reading_notes import biased
 from .trace import Attention, Entry, Lookup, Op, Trace
 
 Form = Unary | Constant | Unusable
+GAIN_OF_0 = "a trained gain is 0 here; to read what it multiplies, give it another value"
 CORRELATED = "its {0} are correlated with the {0} of {1!r}; they are read as independent"
 
 
@@ -83,7 +84,8 @@ class Builder:
         self.read_at: dict[str, dict[str, None]] = {}
         # {stopped expression: expression inside the stop}
         self.stopped: dict[tuple[Any, Any], str] = {}
-        self.off: dict[str, str] = {}  # {product with a gain of 0: its other factor}
+        # {operation that is a number because a trained gain is 0: what this gain multiplies}
+        self.off: dict[str, tuple[str, ...]] = {}
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
         """Record a difference from the model at a node.
@@ -145,9 +147,9 @@ class Builder:
                 f"{self.trace.framework}: the output {name!r} is {what}, which a network cannot "
                 "compute"
             )
-        self.forms[name] = self.opaque(
-            replace(op, reads=()), "constant", f"{what} is read as a feature map"
-        )
+        branches = self.off.get(name, ())
+        reason = GAIN_OF_0 if branches else f"{what} is read as a feature map"
+        self.forms[name] = self.opaque(replace(op, reads=branches), "constant", reason)
         return name
 
     def _materialise(self, source: str, expr: Any, home: str, op: Op) -> str:

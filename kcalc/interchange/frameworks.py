@@ -18,6 +18,7 @@ PLACES = {
     ("edited", "torch"): "torch_model.apply:edited",
     ("scaled edits", "torch"): "torch_model.apply:scaled_edits",
     ("model that was read", "torch"): "torch_model.apply:model_of",
+    ("changed", "torch"): "torch_model.apply:changed",
     ("patch", "torch"): "torch_model.patching:patch",
     ("loaded", "torch"): "torch_model.pretrained:loaded",
     **{("edits", framework): "jax_model.apply:jax_edits" for framework in JAX},

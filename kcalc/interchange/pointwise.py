@@ -29,7 +29,7 @@ from .fusion import (
     simplified,
 )
 from .tokens import vectors_of
-from .trace import Op, Pass, Pointwise
+from .trace import Op, Pointwise
 
 Node = Hashable
 BEHIND = (
@@ -61,7 +61,6 @@ class ElementwiseRules(Builder):
             if special is not None:
                 return special
             numbers = [form.number if isinstance(form, Constant) else None for form in forms]
-            self._switched_off(op, forms, numbers)
             for form, number in zip(forms, numbers, strict=True):
                 if isinstance(form, Constant) and number is None:
                     text = (
@@ -76,43 +75,56 @@ class ElementwiseRules(Builder):
                 for f, n in zip(forms, numbers, strict=True)
             ]
         plain = [form for form in forms if isinstance(form, Unary)]
-        form = self._with_branches(op, plain) or self._combined(op, plain)
+        form = self._with_branches(op, plain) or self._combined(op, self._switched_on(op, plain))
+        self._switched_off(op, form)
         return (
             self._approximate(op, form)
             if op.text and isinstance(form, Unary) and form.source is not None
             else form
         )
 
-    def _switched_off(self, op: Pointwise, forms: list[Any], numbers: list[Any]) -> None:
+    def _switched_off(self, op: Pointwise, form: Form) -> None:
         """Remember the branch that a trained gain of 0 multiplies, as in ReZero."""
+        given = {name: self.forms[name] for name in op.reads}
         gain = any(
-            isinstance(form, Constant) and form.held.parameter and form.held.trained and number == 0
-            for form, number in zip(forms, numbers, strict=True)
+            isinstance(f, Constant) and f.held.parameter and f.held.trained and f.number == 0
+            for f in given.values()
         )
-        branches = [n for n, f in zip(op.reads, forms, strict=True) if isinstance(f, Unary)]
-        if gain and len(branches) == 1 and self._kind(op)[0] == "product":
-            self.off[op.name] = branches[0]
+        maps = [n for n, f in given.items() if isinstance(f, Unary) and f.source is not None]
+        if gain and maps and isinstance(form, Unary) and form.source is None:
+            self.off[op.name] = tuple(maps)
 
     def _with_branches(self, op: Pointwise, forms: list[Unary]) -> Form | None:
         """Return a sum with branches whose gain is 0, which have weight 0, or None."""
-        names = []
-        for name in op.reads:
-            while isinstance(self.by_name[name], Pass):
-                (name,) = self.by_name[name].reads
-            names.append(name)
-        pairs = list(zip(names, op.reads, forms, strict=True))
-        if not any(name in self.off for name in names) or any(
-            form.source is None and name not in self.off for name, _, form in pairs
-        ):
+        numbers = [form.expr for form in forms if form.source is None]
+        off = any(name in self.off for name in op.reads)
+        if not off or len(numbers) == len(forms) or any(number != 0 for number in numbers):
             return None
         kind, weights = self._kind(op)
         if kind != "sum":
             return None
         terms: dict[str, Any] = {}
-        for (name, read, _), weight in zip(pairs, weights, strict=True):
-            node = self.label(self.off.get(name, read))
-            terms[node] = terms.get(node, 0) + (sp.S.Zero if name in self.off else weight)
+        for name, form, weight in zip(op.reads, forms, weights, strict=True):
+            if form.source is not None:
+                node = self.label(name)
+                terms[node] = terms.get(node, 0) + weight
+            for branch in self.off.get(name, ()):
+                terms.setdefault(self.label(branch), sp.S.Zero)
         return self.node(op, L.Sum(tuple(as_number(w) for w in terms.values())), list(terms))
+
+    def _switched_on(self, op: Pointwise, forms: list[Unary]) -> list[Unary]:
+        """Replace numbers by nodes, so that branches with a gain of 0 are not lost.
+
+        A number stays if its branch is a function of the same node as another input.
+        """
+        sources = {form.source for form in forms} - {None}
+        found = list(forms)
+        for i, name in enumerate(op.reads) if sources else ():
+            branches = [self.forms[branch] for branch in self.off.get(name, ())]
+            if any(getattr(branch, "source", None) not in sources for branch in branches):
+                node = self.label(name)
+                found[i] = Unary(node, X, node)
+        return found
 
     def _kind(self, op: Pointwise) -> tuple[str, Any]:
         """Return :func:`combination` for the inputs of an operation, or ("", None)."""

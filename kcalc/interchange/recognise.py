@@ -196,7 +196,9 @@ class Recogniser(ElementwiseRules):
         """
         layers, notes = dict(self.layers), list(self.notes)
         try:
-            return self.rule(op)
+            form = self.rule(op)
+            self._remember_branches(op, form)
+            return form
         except ModelError:
             raise
         except KcalcError as error:  # the layer's constructor rejects these values
@@ -205,6 +207,13 @@ class Recogniser(ElementwiseRules):
             reason = internal_error(error, f"the rule for {spoken(op)} at {op.name!r}")
         self.layers, self.notes = layers, notes
         return self.opaque(op, spoken(op), reason)
+
+    def _remember_branches(self, op: Op, form: Form) -> None:
+        """Keep the branches of an operation that is a number because a trained gain is 0."""
+        branches = [branch for name in op.reads for branch in self.off.get(name, ())]
+        if branches and isinstance(form, Unary) and form.source is None:
+            known = self.off.get(op.name, ())
+            self.off[op.name] = tuple(dict.fromkeys((*known, *branches)))
 
     # -- the rules ---------------------------------------------------------------------------------
 
@@ -632,8 +641,9 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Drop) -> Form:
-        if op.rate == 0:
-            return self.forms[op.reads[0]]
+        form = self.forms[op.reads[0]]
+        if op.rate == 0 or (isinstance(form, Unary) and form.source is None and form.expr == 0):
+            return form
         if op.always:
             self.note(op.name, "approximate", LASTING)
         return self.node(op, L.Dropout(as_number(simplified(sp.Float(op.rate)))))

@@ -101,3 +101,20 @@ def test_sums_within_sums_of_several_blocks_and_options() -> None:
         shaped.apply_to(model, foo=1)
     with refused("apply_to"):
         shaped.apply_to(Nested())
+
+
+def test_gains_that_changed_since_the_reading_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.LeakyReLU(), nn.Linear(16, 4))
+    x = torch.randn(4, 8)
+    s = kc.shape(kc.read(model, x), zeta=1.2)
+    with torch.no_grad():
+        model[0].weight.mul_(3)  # redrawn, so that its values do not matter
+        s.apply_to(model)
+        for part in (model[1].bias, model[1].weight):
+            part.add_(0.5)
+            with refused("'1."):
+                s.apply_to(model)
+            part.sub_(0.5)
+        model[1].weight.fill_(1.5)
+        made = s.apply_to(model, x)
+        assert float(made[:3](x).square().mean()) == pytest.approx(1, abs=0.5)

@@ -111,6 +111,10 @@ def test_code_that_training_replaces_is_left_alone(kind):
         lambda g, x, b: x + g * b,
         lambda g, x, b: x + torch.tanh(g) * b,
         lambda g, x, b: (1 - g) * x + b * g,
+        lambda g, x, b: x - F.dropout(g * b, 0.1, False) / 2,
+        lambda g, x, b: x + (g * b + torch.zeros(16)),
+        lambda g, x, b: x + torch.relu(g * b).reshape(-1, 16),
+        lambda g, x, b: x + torch.addcmul(torch.zeros(16), g, b),
     ],
 )
 @pytest.mark.parametrize("size", [(), (16,)])
@@ -128,6 +132,26 @@ def test_branches_with_a_gain_of_0(gated: Any, size: tuple[int, ...]) -> None:
     weight = shaped.branch.weight.detach()
     torch.testing.assert_close(weight @ weight.T, torch.eye(16), atol=1e-5, rtol=0)
     assert not shaped.gain.any() and shaped(torch.randn(4, 8)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "gated",
+    [
+        lambda g, x, b: x * (1 + g * b),
+        lambda g, x, b: x + g * x * b,
+        lambda g, x, b: x + F.layer_norm(g * b, (16,)),
+    ],
+)
+def test_other_branches_with_a_gain_of_0_are_left_alone(gated: Any) -> None:
+    """kcalc does not read how they join the model, but they are shaped."""
+    model: Any = Model(
+        lambda m, x: m.last(torch.tanh(gated(m.gain, y := m.first(x), m.branch(y.relu())))),
+        first=nn.Linear(8, 16), branch=nn.Linear(16, 16), last=nn.Linear(16, 4),
+    )  # fmt: skip
+    model.gain = nn.Parameter(torch.zeros(()))
+    s = kc.shape(kc.read(model, torch.randn(4, 8)), zeta=1.5)
+    assert any("gain is 0" in why for why in s.left_alone.values())
+    assert {"branch", "relu"} <= {edit.node for edit in s.edits}
 
 
 def test_a_sum_with_a_gain_of_0_is_normalised() -> None:

@@ -258,6 +258,36 @@ class Super(Base):
         return F.gelu(super().forward(x)) + super().forward(x)
 
 
+class Mixin:
+    def head(self, x):
+        return F.gelu(self.b(x))
+
+    def forward(self, x):
+        return self.head(super().forward(x))  # pyright: ignore
+
+
+class Supers(Mixin, Base):
+    def head(self, x):
+        return torch.tanh(super().head(x))
+
+    def forward(self, *args, factor=1.0):
+        return F.silu(super().forward(*args) * factor)
+
+
+class Delegating(Net):
+    def prepare(self):
+        self.inner = Base()
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+    def forward(self, x):
+        return F.relu(self.a(self.inner(x)))
+
+
 class OwnReLU(nn.ReLU):
     def forward(self, input):
         return super().forward(input) + nn.ReLU.forward(self, input)
@@ -345,7 +375,8 @@ class Out(Net):
 
 GOOD = [
     Expressions, OneLine, Chain, Factors, Augmented, Aliased, InPlaceModule, SharedInSequence, Loop,
-    Helpers, Nested, Passed, Attributes, Functions, Super, OfTorch, Direct, Decorated,
+    Helpers, Nested, Passed, Attributes, Functions, Super, Supers, Delegating, OfTorch, Direct,
+    Decorated,
     Checkpointed, OfClass[int], OfMeta, Slots, Star, Out,
 ]  # fmt: skip
 
@@ -374,6 +405,31 @@ def test_loops_of_another_length_are_refused_unless_edits_are_equal(x):
     with order:
         assert gap(found, Loop()(x, 5)) < 1e-5
     assert alike(x, 1).shape == x.shape
+
+
+class CheckpointedLoop(Net):
+    def block(self, x, layer):
+        return F.relu(layer(x))
+
+    def forward(self, x):
+        for layer in (self.a, self.b):
+            x = checkpoint(self.block, x, layer, use_reentrant=False)
+        return F.tanh(x)
+
+
+class Created(Net):
+    def forward(self, x):
+        x = nn.Sequential(self.a, nn.GELU())(x)
+        return self.act.forward(x) + nn.ReLU()(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [(CheckpointedLoop, "checkpoint modules"), (Created, "create it in __init__")]
+)
+def test_calls_that_cannot_be_told_apart_later_are_left_alone(kind, why, x):
+    made, _, edits = edited(kind(), x, left=None)
+    assert any(why in text for text in edits.left_alone.values()) and len(edits)
+    made(x).sum().backward()
 
 
 class Tight(Net):

@@ -29,6 +29,7 @@ TORCH = torch.__path__[0] + "/"
 HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch that are edited like user code, because their layers consist of other layers
 OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
+CHECKPOINT = f"{TORCH}utils/checkpoint.py"
 KEY = "kcalc_call"
 # functions through which exporters intercept calls of functions and modules
 EXPORTING = ("__torch_function__", "module_call_wrapper")
@@ -43,13 +44,15 @@ class ModuleLevel:
     """A module that encloses a call.
 
     ``run``: the index of the module's call; ``frames``: the frames of the user's code between this
-    module and the next inner module, outermost first.
+    module and the next inner module, outermost first; ``again``: whether gradient checkpointing
+    runs some of this code a second time.
     """
 
     path: str
     module: nn.Module
     run: int
     frames: tuple[Frame, ...]
+    again: bool = False
 
     @property
     def kind(self) -> type:
@@ -207,7 +210,7 @@ class CallLog(TorchFunctionMode):
         ``own``: the number of levels that are part of the call itself.
         """
         frame: Any = sys._getframe(2)
-        frames, levels, below = list[Frame](), list[ModuleLevel](), None
+        frames, levels, below, again = list[Frame](), list[ModuleLevel](), None, False
         through: Through | None = None
         while frame is not None:
             code = frame.f_code
@@ -217,8 +220,10 @@ class CallLog(TorchFunctionMode):
                     path = self.paths.get(id(module))
                     if path is not None:
                         run = self._runs.get(id(module), 0)
-                        levels.append(ModuleLevel(path, module, run, tuple(frames[::-1])))
-                        frames, below = [], None
+                        levels.append(ModuleLevel(path, module, run, tuple(frames[::-1]), again))
+                        frames, below, again = [], None, False
+                    elif frames:  # a module that the model does not contain
+                        frames.append((code, frame.f_lasti))
             elif is_user_code(code.co_filename):
                 if below is not None and not frames and len(levels) == own:
                     through = _through(below, args, kwargs)
@@ -227,7 +232,7 @@ class CallLog(TorchFunctionMode):
             elif code.co_name in EXPORTING:
                 below = None
             elif not code.co_filename.startswith(HOME):
-                below = frame
+                below, again = frame, again or code.co_filename == CHECKPOINT
             frame = frame.f_back
         return tuple(levels), through
 

@@ -868,7 +868,13 @@ def set_constants(module: nn.Module, numbers: tuple[float, ...]) -> None:
         found = torch.empty((), dtype=dtype, device=device)
         if device.type != "meta":
             found.fill_(number)
-        nn.Module.register_buffer(module, name, found, False)
+        _hold(module, name, found)
+
+
+def _hold(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Store a buffer that is not saved, even if the class overrides ``__getattr__``."""
+    module._buffers[name] = tensor
+    module._non_persistent_buffers_set.add(name)
 
 
 def _first(module: nn.Module) -> torch.Tensor | None:
@@ -906,7 +912,7 @@ def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = 
     if like is not None:
         for i in range(len(numbers)):
             empty = torch.empty((), dtype=like.dtype, device=like.device)
-            nn.Module.register_buffer(module, CONSTANT.format(i), empty, False)
+            _hold(module, CONSTANT.format(i), empty)
     set_constants(module, numbers)
 
 

@@ -91,9 +91,17 @@ REPLACED = "the module {} has a forward that was set on the instance"
 OTHER = "{}.forward is not the function that runs there"
 NO_SITE = "it is not a call or operator in {}"
 HIDDEN = "the function {} is called there under a name that is known only at run time"
+FOREIGN = (
+    "`{}` runs a module that the model does not contain; create it in __init__ and assign it to an "
+    "attribute"
+)
 BUILT_IN = "{} calls it, possibly many times"
 SEVERAL = "its module {!r} runs several times, and the runs need different edits"
 TIMES = "its code runs several times in one module, and the runs differ"
+AGAIN = (
+    "its code runs several times under gradient checkpointing, and the runs need different edits; "
+    "checkpoint modules instead of functions"
+)
 MANY = "{} makes several calls to compute it"
 IN_TRAINING = (
     "in the other mode (training or evaluation), {} runs other code instead; keep only the "
@@ -365,6 +373,8 @@ class Placing:
             return CallEdit((level.path, steps), action, written=written, calls=called)
         if any(known != mine for known in shown.values()):
             raise Unplaced(TIMES)
+        if level.again:
+            raise Unplaced(AGAIN)
         visit = runs[level.run].index(item)
         called = site.calls or self._called(site, [item])
         return CallEdit((level.path, steps), action, visit, len(mine), written, called)
@@ -551,8 +561,11 @@ def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         calls = name_of(looked_up(node.func, inner, module)) if isinstance(node, ast.Call) else ""
         yield step, Site(node, ast.unparse(node)[:60], bool(method), bound, calls if ends else "")
         if following is None:
-            if len(frames) > last + 1 and call.function is not None:
-                raise Unplaced(HIDDEN.format(codes[last + 1].co_name))
+            name = codes[last + 1].co_name if len(frames) > last + 1 else ""
+            if name == "_call_impl":
+                raise Unplaced(FOREIGN.format(ast.unparse(node)[:60]))
+            if name and call.function is not None:
+                raise Unplaced(HIDDEN.format(name))
             return
         function = following
         inner_at = _index(codes[last + 1 :], innermost(function))

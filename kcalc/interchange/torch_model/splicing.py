@@ -563,7 +563,10 @@ def _bare(node: Definition) -> Definition:
 
 def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
     """Add the run to a definition, as an argument or a variable."""
+    first = next(iter(node.args.posonlyargs + node.args.args), None)
     if entry is None:
+        if first is not None:
+            _Supers(first.arg).visit(node)
         node.args.posonlyargs.insert(0, ast.arg(RUN))
     node = _bare(node)
     if isinstance(node, ast.Lambda):
@@ -573,9 +576,8 @@ def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
     if counted:
         _Returns().visit(node)
         node.body.append(ast.Expr(ast.Call(_attribute("done"), [ast.Constant(None)], [])))
-    if entry is not None:
-        first = (node.args.posonlyargs + node.args.args)[0].arg
-        node.body[:0] = ast.parse(f"{RUN} = {first}.{entry}()").body
+    if entry is not None and first is not None:
+        node.body[:0] = ast.parse(f"{RUN} = {first.arg}.{entry}()").body
     return node
 
 
@@ -586,13 +588,13 @@ def _as_function(node: ast.Lambda) -> ast.FunctionDef:
     return made
 
 
-class _Returns(ast.NodeTransformer):
-    """Rewrites ``return x`` as ``return run.done(x)``, except in inner functions."""
+class _Outermost(ast.NodeTransformer):
+    """Changes a function, but not the functions inside it."""
 
     def __init__(self) -> None:
         self.depth = 0
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+    def visit_FunctionDef(self, node: Any) -> Any:
         self.depth += 1
         if self.depth == 1:
             self.generic_visit(node)
@@ -600,7 +602,29 @@ class _Returns(ast.NodeTransformer):
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self.visit_FunctionDef(node)
+
+
+class _Supers(_Outermost):
+    """Rewrites ``super()`` as ``super(__class__, first)``, where ``first`` is the first argument.
+
+    ``super()`` itself reads the first argument of the function, which is the run.
+    """
+
+    def __init__(self, first: str) -> None:
+        super().__init__()
+        self.first = first
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            names = (ast.Name("__class__", ast.Load()), ast.Name(self.first, ast.Load()))
+            node.args = [ast.copy_location(name, node) for name in names]
         return node
+
+
+class _Returns(_Outermost):
+    """Rewrites ``return x`` as ``return run.done(x)``, except in inner functions."""
 
     def visit_Return(self, node: ast.Return) -> Any:
         value = node.value or ast.Constant(None)
