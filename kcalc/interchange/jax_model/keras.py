@@ -203,8 +203,9 @@ def _batch(layer: Any, x: Any) -> Any:
 
 
 def _layer(layer: Any, x: Any) -> Any:
-    arrays = _arrays(layer) | {"unread": SCALING if getattr(layer, "rms_scaling", False) else ""}
-    return normalised(x, "layer", _axes(layer, x), layer.epsilon, layer.name, **arrays)
+    unread = SCALING if getattr(layer, "rms_scaling", False) else ""
+    axes, arrays = _axes(layer, x), _arrays(layer)
+    return normalised(x, "layer", axes, layer.epsilon, layer.name, unread=unread, **arrays)
 
 
 def _rms(layer: Any, x: Any) -> Any:
