@@ -60,6 +60,11 @@ def one_row(p: Any, x: Any) -> Any:
     return lax.scan(lambda h, row: (h + row, None), x @ p["u"], x[None])[0]
 
 
+def named_softmax(function: Callable[[Any], Any]) -> Any:
+    function.__name__ = "softmax"
+    return jax.jit(function)
+
+
 def normed(x: Any) -> Any:
     m = x.mean(-1, keepdims=True)
     return (x - m) / jnp.sqrt(((x - m) ** 2).mean(-1, keepdims=True) + 1e-5)
@@ -81,6 +86,7 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "whole": lambda p, x: (3 * x).astype(int).astype(jnp.float32) + x,
             "a certain branch": lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x),
             "softmax": lambda p, x: 2 * jax.nn.softmax(x @ p["u"]),
+            "tempered": lambda p, x: named_softmax(lambda x: jax.nn.softmax(x / 3))(x @ p["u"]),
             "counted": counted,
             "backwards": backwards,
             "one row": one_row,
@@ -186,6 +192,12 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             ),
         },
         ROWS: {
+            "softmax off by one": (
+                lambda p, x: named_softmax(
+                    lambda x: jnp.exp(x) / (1 + jnp.exp(x).sum(-1, keepdims=True))
+                )(x),
+                "sum or mean over axes",
+            ),
             "recurrent": (
                 lambda p, x: lax.scan(
                     lambda h, r: (jnp.tanh(h + r), None), x[:, 0], jnp.swapaxes(x, 0, 1)

@@ -51,6 +51,14 @@ def test_sequential_and_other_layers():
     assert r.network.isomorphic(twin), str(r)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_norm_by_the_standard_deviation_is_not_one_by_the_root_mean_square():
+    model = keras.Sequential([keras.Input((4,)), K.LayerNormalization(rms_scaling=True)])
+    assert [note.level for note in read(model).notes if "RMSNormalization" in note.text] == [
+        "not read"
+    ]
+
+
 NAMES = """
     relu gelu silu elu celu selu softplus softsign tanh sigmoid mish hard_sigmoid leaky_relu
 """

@@ -20,6 +20,8 @@ NORMS = {
     "GroupNorm": "group",
     "InstanceNorm": "group",
 }
+BY_LOCATION = "it averages over the examples only, for every location and channel"
+SOME_LOCATIONS = "its groups do not extend over all locations"
 SWITCHES = {
     "train": True,
     "training": True,
@@ -40,7 +42,8 @@ def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
     kind = NORMS[name]
     if kind == "batch":
         kept = _axes(x, module.axis)
-        return {"kind": kind, "axes": tuple(a for a in range(x.ndim) if a not in kept)}
+        axes = tuple(a for a in range(x.ndim) if a not in kept)
+        return {"kind": kind, "axes": axes, "unread": BY_LOCATION if len(kept) > 1 else ""}
     if kind in ("layer", "rms"):
         return {"kind": kind, "axes": _axes(x, module.reduction_axes)}
     if name == "InstanceNorm":
@@ -50,8 +53,10 @@ def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
             "axes": tuple(a for a in range(1, x.ndim) if a not in kept),
             "groups": x.shape[kept[-1]],
         }
-    groups = module.num_groups or x.shape[-1] // module.group_size
-    return {"kind": "group", "axes": tuple(range(1, x.ndim)), "groups": groups}
+    groups, every = module.num_groups or x.shape[-1] // module.group_size, tuple(range(1, x.ndim))
+    over = getattr(module, "reduction_axes", None)
+    unread = "" if over is None or _axes(x, over) == every else SOME_LOCATIONS
+    return {"kind": "group", "axes": every, "groups": groups, "unread": unread}
 
 
 def _value(variable: Any) -> Any:

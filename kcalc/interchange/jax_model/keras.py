@@ -21,6 +21,11 @@ DROPS = (
     "GaussianDropout",
 )
 
+SCALING = (
+    "with rms_scaling=True, Keras divides by the standard deviation, not by the root mean square; "
+    "use keras.layers.RMSNormalization instead"
+)
+
 
 def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
     """Trace a Keras model in training mode.
@@ -198,8 +203,9 @@ def _batch(layer: Any, x: Any) -> Any:
 
 
 def _layer(layer: Any, x: Any) -> Any:
-    kind = "rms" if getattr(layer, "rms_scaling", False) else "layer"
-    return normalised(x, kind, _axes(layer, x), layer.epsilon, layer.name, **_arrays(layer))
+    unread = SCALING if getattr(layer, "rms_scaling", False) else ""
+    axes, arrays = _axes(layer, x), _arrays(layer)
+    return normalised(x, "layer", axes, layer.epsilon, layer.name, unread=unread, **arrays)
 
 
 def _rms(layer: Any, x: Any) -> Any:

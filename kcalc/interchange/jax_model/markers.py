@@ -71,11 +71,13 @@ def normalised(
     label: str,
     groups: int = 1,
     over_examples: bool = False,
+    unread: str = "",
     **arrays: Any,
 ) -> Any:
     """Return ``x`` marked as normalised.
 
-    ``arrays``: gain, bias, mean and variance; any of them may be missing or None.
+    ``arrays``: gain, bias, mean and variance; any of them may be missing or None. ``unread``: the
+    reason if no normalisation layer does the same.
     """
     import jax.numpy as jnp
 
@@ -92,6 +94,7 @@ def normalised(
         label=label,
         held=held,
         over_examples=over_examples,
+        unread=unread,
     )
 
 
@@ -121,56 +124,13 @@ def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
     return found
 
 
-def run_mark(eqn: Any, values: Sequence[Any], channel_axis: int) -> Any:
-    """Return the result of a marked module that is not edited; dropout is the identity.
-
-    Batch normalisation uses its running averages if it has any.
-    """
-    import jax.numpy as jnp
-
-    x, params = values[0], eqn.params
-    if eqn.primitive.name == DROP:
-        return x
-    arrays, axes, kind = (
-        dict(zip(params["held"], values[1:], strict=True)),
-        params["axes"],
-        params["kind"],
-    )
-    channels = next((a for a in range(1, x.ndim) if a not in axes), channel_axis % x.ndim)
-    shape = [n if a == channels else 1 for a, n in enumerate(x.shape)]
-    if kind == "group":
-        moved = jnp.moveaxis(x, channels, 1)
-        y = jnp.moveaxis(in_groups(moved, params["groups"], params["epsilon"]), 1, channels)
-    elif kind == "batch" and "mean" in arrays and "variance" in arrays:
-        mean, variance = (arrays[slot].reshape(shape) for slot in ("mean", "variance"))
-        y = (x - mean) / jnp.sqrt(variance + params["epsilon"])
-    else:
-        y = over_axes(x, axes, kind != "rms", params["epsilon"])
-        if kind != "batch":
-            shape = [n if a in axes else 1 for a, n in enumerate(x.shape)]
-    gain, bias = arrays.get("gain"), arrays.get("bias")
-    y = y if gain is None else y * gain.reshape(shape)
-    return y if bias is None else y + bias.reshape(shape)
-
-
-def over_axes(x: Any, axes: Any, centred: bool, epsilon: float) -> Any:
-    """Return an array normalised over axes."""
-    import jax.numpy as jnp
-
-    y = x - x.mean(axes, keepdims=True) if centred else x
-    return y / jnp.sqrt(jnp.square(y).mean(axes, keepdims=True) + epsilon)
-
-
-def in_groups(x: Any, groups: int, epsilon: float) -> Any:
-    """Return an array normalised over the spatial axes and the channels (axis 1) of every group."""
-    return over_axes(x.reshape(x.shape[0], groups, -1), 2, True, epsilon).reshape(x.shape)
-
-
 @rule(NORMALISE)
 def _normalise(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, params = values[0], eqn.params
     if not isinstance(ref, Ref) or any(not isinstance(v, KnownArray) for v in values[1:]):
         return reader.not_read("normalisation", "its gains depend on the input")
+    if params["unread"]:
+        return reader.not_read("normalisation", params["unread"])
     if params["over_examples"]:
         return reader.not_read(
             "batch normalisation",

@@ -41,7 +41,7 @@ from .pointwise import (
     number,
     reads_complex,
 )
-from .stops import own_derivative, trained, with_slope
+from .stops import is_library, own_derivative, trained, with_slope
 
 Rule = Callable[["JaxReader", Any, list[Value]], list[Value]]
 RULES: dict[str, Rule] = {}
@@ -246,16 +246,12 @@ class JaxReader:
         name = called(eqn)
         refs = {(v.name, v.order, v.shape): v for v in values if isinstance(v, Ref)}
         numbers = [v.number for v in values if isinstance(v, KnownArray)]
-        if name == "_pad":
+        library = is_library(inner.jaxpr)
+        if name == "_pad" and library:
             return RULES[name](self, eqn, values)
-        if (
-            name in ("softmax", "_softmax")
-            and len(refs) == 1
-            and (made := softmax_call(self, inner, next(iter(refs.values()))))
-        ):
-            return [made]
-        if name in ("softmax", "log_softmax", "_softmax") and refs:
-            return self.not_read(name.strip("_"), COUPLES)
+        if name in ("softmax", "log_softmax", "_softmax") and library and refs:
+            made = softmax_call(self, inner, values) if name != "log_softmax" else None
+            return self.not_read(name.strip("_"), COUPLES) if made is None else [made]
         whole = [v for v in refs.values() if len(eqn.outvars) == 1 and v.shape == made_shape(eqn)]
         if len(refs) == 1 and whole and all(n is not None for n in numbers):
             function = named_function(name, inner) or closed_function(inner.jaxpr, inner.consts)
@@ -539,8 +535,11 @@ def _stopped(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     return [reader.over(reader.spread(ref), Stopped, reader.wish("stop_gradient"))]
 
 
-def softmax_call(reader: JaxReader, inner: Any, ref: Ref) -> Ref | None:
-    """Read a call to softmax along one axis; return None for other calls."""
+def softmax_call(reader: JaxReader, inner: Any, values: Sequence[Value]) -> Ref | None:
+    """Read a call to JAX's softmax along one axis; return None for other calls."""
+    (ref, *others) = values
+    if others or not isinstance(ref, Ref):
+        return None
     axes = {
         tuple(e.params["axes"])
         for e in inner.jaxpr.eqns
