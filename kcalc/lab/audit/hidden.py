@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...foundation.families import family
 from .findings import Finding, criterion, named
 from .held import held
 from .operations import CONTRACTIONS, VIEWS
@@ -42,14 +43,22 @@ TEXTS = {
 )
 def hidden(subject: Subject) -> Iterator[Finding]:
     """Report weights that no optimizer can find."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], dict[str, str]] = {}
     for name, kind, place in _unlisted(subject):
-        groups.setdefault((kind, place), []).append(name)
-    for (kind, place), names in groups.items():
+        key = _container(name) if kind == "held" else place
+        groups.setdefault((kind, key), {})[name] = place
+    for (kind, _), places in groups.items():
+        names, place = [*places], next(filter(None, places.values()), "")
         text, fix = TEXTS[kind]
         severity = "warning" if kind == "late" else "error"
         message = text.format(named(names))
         yield Finding("PARAM-HIDDEN", severity, tuple(names), message, fix, place)
+
+
+def _container(name: str) -> str:
+    """Return the list or dictionary, or else the modules, that contain a tensor."""
+    start, bracket, _ = name.partition("[")
+    return start if bracket else family(name).rpartition(".")[0]
 
 
 def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:

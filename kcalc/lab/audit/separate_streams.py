@@ -46,11 +46,16 @@ class Level:
 
 
 def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Level]:
-    """Return the sums that add the output of one branch to each of several streams.
+    """Return the levels of the first group of streams, or an empty list."""
+    return next(iter(groups_of(program, contractions)), [])
 
-    There is one level per sub-layer. All levels have the same number of sums. Each sum depends on
-    several streams of the level before, and its mixture carries on at least one of them. The list
-    is empty unless there are at least two such sub-layers.
+
+def groups_of(program: Program, contractions: Sequence[Contraction]) -> list[list[Level]]:
+    """Return the sums that add the output of one branch to each of several streams, by group.
+
+    There is one level per sub-layer. All levels of a group have the same number of sums. Each sum
+    depends on several streams of the level before, and its mixture carries on at least one of them.
+    A group has at least two levels.
     """
     by_value = {c.value.index: c.value for c in contractions if c.fan_in > 1}
     found: dict[int, list[tuple[list[Value], list[Value], Value]]] = {}
@@ -63,7 +68,7 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
                 partial, mixture = _accumulated(program, value, skip, end)
                 found.setdefault(end.index, []).append((partial, mixture, branch))
                 break
-    levels: list[Level] = []
+    groups: list[list[Level]] = []
     for index, found_sums in found.items():
         made = [chain[-1] for chain, *_ in found_sums]
         apart = [
@@ -74,15 +79,23 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
         if not 2 <= len(apart) <= MOST:
             continue
         mixtures, branches, sums = zip(*apart, strict=True)
-        before = levels[-1].sums if levels else ()
-        reading = all(sum(v.depends_on(old) for old in before) > 1 for v in sums)
-        follows = len(sums) == len(before) and reading
-        follows = follows and all(any(_carries_on(v, before) for v in m) for m in mixtures)
-        if follows or len(levels) < 2:
-            partial = tuple(value for chain, *_ in found_sums for value in chain[:-1])
-            level = Level(sums, tuple(map(tuple, mixtures)), branches, by_value[index], partial)
-            levels = [*(levels if follows else ()), level]
-    return levels if len(levels) > 1 else []
+        partial = tuple(value for chain, *_ in found_sums for value in chain[:-1])
+        level = Level(sums, tuple(map(tuple, mixtures)), branches, by_value[index], partial)
+        group = next((one for one in groups if _follows(level, one[-1].sums)), None)
+        if group is None:
+            groups.append([level])
+        else:
+            group.append(level)
+    return [group for group in groups if len(group) > 1]
+
+
+def _follows(level: Level, before: Sequence[Value]) -> bool:
+    """Return whether a level continues the streams of another."""
+    return (
+        len(level.sums) == len(before)
+        and all(sum(v.depends_on(old) for old in before) > 1 for v in level.sums)
+        and all(any(_carries_on(v, before) for v in m) for m in level.mixtures)
+    )
 
 
 def _accumulated(

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from .findings import Finding, criterion, named
 from .gates import SUMS_OFF
 from .operations import SOFTMAX
+from .roots import contraction_weight
+from .separate_streams import Level
 from .stream_states import bits, copies
 from .subject import Subject
 
@@ -76,6 +78,12 @@ def stream_remarks(subject: Subject) -> list[str]:
             "weights could not be measured, so STREAM-ALIKE does not examine them; it needs a "
             "single group of streams that start as copies, mixed by weighted sums"
         )
+    for group in structure.groups[1:]:
+        texts.append(
+            "STREAM-ALIKE examines only one group of residual streams, not the group of "
+            f"{len(group[0].sums)} streams that ends with the branch of "
+            f"{named(_writers(group[-1]))}; audit this part of the model on its own"
+        )
     variance = _logits(subject)
     if variance > 1:
         texts.append(
@@ -83,6 +91,12 @@ def stream_remarks(subject: Subject) -> list[str]:
             "so the gates start far from the values that their biases set"
         )
     return texts
+
+
+def _writers(level: Level) -> tuple[str, ...]:
+    """Return the weights that end the branch of a level."""
+    weight = contraction_weight(level.end)
+    return () if weight is None else weight.weights
 
 
 def _only_truncation(subject: Subject) -> bool:

@@ -11,7 +11,7 @@ from .contractions import Contraction, contractions
 from .operations import BIASED, CONTRACTIONS, ELEMENTWISE, NORMS, SOFTMAX, SUMS, TABLES, VIEWS
 from .program import Program, Value
 from .roots import Roots, is_product
-from .separate_streams import Level, levels_of
+from .separate_streams import Level, groups_of
 from .stream_states import State, bits, states
 
 DEEPEST = 40  # maximum number of operations between the product of queries and keys and its softmax
@@ -76,8 +76,8 @@ class Attention:
 class Structure:
     """The residual streams, attention and parameter roles of a run.
 
-    ``several`` contains the sums that carry several streams in one tensor, and ``levels`` those of
-    streams in separate tensors. At least one of the two is empty.
+    ``several`` contains the sums that carry several streams in one tensor, and ``groups`` those of
+    each group of streams in separate tensors. At least one of the two is empty.
     """
 
     program: Program
@@ -87,7 +87,12 @@ class Structure:
     attention: list[Attention] = field(default_factory=list)
     roles: dict[str, tuple[str, ...]] = field(default_factory=dict)
     several: list[State] = field(default_factory=list)
-    levels: list[Level] = field(default_factory=list)
+    groups: list[list[Level]] = field(default_factory=list)
+
+    @property
+    def levels(self) -> list[Level]:
+        """Return the levels of the first group."""
+        return self.groups[0] if self.groups else []
 
     def stream_roots(self, value: Value) -> set[int]:
         """Return the roots of a value, or of the argument of an elementwise function."""
@@ -132,7 +137,7 @@ def _merge_all(found: Structure) -> None:
             mask |= 1 << value.index
     merges: dict[int, Merge] = {}
     found.several = states(found.program, found.contractions)
-    found.levels = [] if found.several else levels_of(found.program, found.contractions)
+    found.groups = [] if found.several else groups_of(found.program, found.contractions)
     several = {state.value.index: state for state in found.several}
     levels = {level.sums[0].index: level for level in found.levels}
     others = {v.index for level in found.levels for v in (*level.sums[1:], *level.partial)}

@@ -87,7 +87,8 @@ class Subject:
     def gates(self) -> tuple[str, ...]:
         """Return the small parameters, in the sub-layers, that determine the stream weights."""
         structure, names, seen = self.measured.structure, dict[str, None](), 0
-        steps = [(level.ancestors, level.mixed_from, len(level.sums)) for level in structure.levels]
+        levels = [level for group in structure.groups for level in group]
+        steps = [(level.ancestors, level.mixed_from, len(level.sums)) for level in levels]
         if structure.several:
             origin = start_of(structure.program, structure.several[0])
             seen = 0 if origin is None else origin.ancestors

@@ -68,7 +68,11 @@ def dead(subject: Subject) -> Iterator[Finding]:
         names = tuple(n for n in members if n not in idle)  # a remark names these instead
         if names:
             message = f"the gradient of {named(names)} {text}"
-            yield Finding("GRAD-DEAD", severity, names, message, fix, subject.place(names))
+            zeros = _zeros(subject, names) if severity == "error" else ()
+            if zeros:
+                message += f"; of these, {named(zeros)} start{'s' * (len(zeros) == 1)} at zero"
+            place = subject.place(zeros or names)
+            yield Finding("GRAD-DEAD", severity, names, message, fix, place)
     for cut in measured.cuts:
         if cut.kind == "taught":
             continue
@@ -76,6 +80,15 @@ def dead(subject: Subject) -> Iterator[Finding]:
         message = f"the gradient of {named(cut.names)} is missing: {text}"
         place = cut.place or subject.place(cut.names)
         yield Finding("GRAD-DEAD", "warning", cut.names, message, fix, place)
+
+
+def _zeros(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the weights and gains among some parameters that start at zero."""
+    return tuple(
+        name
+        for name in names
+        if "bias" not in subject.roles.get(name, ()) and not subject.parameters[name].any()
+    )
 
 
 @criterion(

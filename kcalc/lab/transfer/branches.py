@@ -81,6 +81,31 @@ def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: N
         node = reads[0]
 
 
+def streams(network: Network, found: tuple[Branch, ...]) -> list[list[Branch]]:
+    """Return the branches of each residual stream, such as one for every stage of a ResNet.
+
+    Two sums belong to the same stream if no weights, attention, concatenation or product lies
+    between them outside their branches.
+    """
+    inside = {node for branch in found for node in branch.inside}
+    by_sum: dict[Node, list[Branch]] = {}
+    for branch in found:
+        by_sum.setdefault(branch.sum, []).append(branch)
+    leads: dict[Node, int] = {}
+    lists: list[list[Branch]] = []
+    for node, op, reads in network.operations:
+        carries = not isinstance(op, P.Fresh | P.Attend | P.Join | P.Prod)
+        before = [leads[r] for r in reads if carries and r in leads and r not in inside]
+        if node in by_sum and not before:
+            before = [len(lists)]
+            lists.append([])
+        if before and node not in inside:
+            leads[node] = before[0]
+        if node in by_sum:
+            lists[before[0]] += by_sum[node]
+    return lists
+
+
 Place = tuple[str, str, int]  # ((name with * for numbers, primitive, operations since a sum))
 
 

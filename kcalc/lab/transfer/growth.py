@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import sympy as sp
@@ -16,7 +17,7 @@ from ... import layers as L
 from ... import network as P
 from ...foundation.errors import KcalcError
 from ...network import owner
-from .branches import Branch, along_stream, branches, grown_places, refuse_nested
+from .branches import Branch, along_stream, branches, grown_places, refuse_nested, streams
 from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
 from .shortcuts import PROBES, Carried, carried, carried_alone, stream
 
@@ -28,6 +29,7 @@ class NotInNetwork(KcalcError):
 
 
 WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
+ALIKE = ("kernel", "stride", "bias", "standardised")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,13 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     names = labels(base), labels(network)
     weights = network.nodes_of(*WEIGHTS, L.Attend)
     pairs = {node: counterparts(base, network, node, names) for node in weights}
+    small, large = _places(base, old), _places(network, new)
+    for node, others in pairs.items():  # a stage may begin with a block without a shortcut
+        own = large.get(node)
+        pairs[node] = [one for one in others if small.get(one) == own] or others
     _check_places((base, old), (network, new), pairs)
+    if deep:
+        _check_streams((base, old), (network, new))
     if len(new) == len(old):
         _check_forms(_forms(base), _forms(network), deep=False)
     along, given = _stream((base, old), (network, new)) if deep else (frozenset(), Carried())
@@ -213,6 +221,29 @@ def _check_places(
         )
 
 
+def _check_streams(
+    base: tuple[Network, tuple[Branch, ...]], network: tuple[Network, tuple[Branch, ...]]
+) -> None:
+    """Raise a KcalcError if the numbers of branches of several streams grow by different ratios."""
+    before, after = (streams(*one) for one in (base, network))
+    if len(before) != len(after):
+        raise KcalcError(
+            f"the model has {len(after)} residual streams with branches x + f(x), but the base has "
+            f"{len(before)}; use a base in which every stream has the same fraction of its blocks"
+        )
+    counts = [(len(one), len(other)) for one, other in zip(before, after, strict=True)]
+    if len({Fraction(own, other) for other, own in counts}) > 1:
+        text = "; ".join(
+            f"from {one} to {other} at {owner(stream[-1].sum)!r}"
+            for (one, other), stream in zip(counts, after, strict=True)
+        )
+        raise KcalcError(
+            f"the numbers of branches of the residual streams grow by different ratios ({text}), "
+            "but the rules have only one ratio of depths; use a base in which every stream has the "
+            "same fraction of its blocks"
+        )
+
+
 def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
     """Return {node with weights: "outside" branches, "inside" a branch, or "last" in a branch}."""
     inside = {owner(node) for branch in found for node in branch.inside}
@@ -236,8 +267,9 @@ def counterparts(
     kind = type(network.layer(node))
     known = {names[0][n]: n for n in base.nodes_of(kind)}
     # the first call of a function has no number, and the second has the suffix _2
-    named = matching_name(names[1][node], known) or matching_name(
-        re.sub(r"_\d+$", "", names[1][node]), known
+    same = partial(_same_layer, network, node, {label: n for n, label in names[1].items()})
+    named = matching_name(names[1][node], known, same) or matching_name(
+        re.sub(r"_\d+$", "", names[1][node]), known, same
     )
     if not named:
         raise NotInNetwork(
@@ -248,7 +280,7 @@ def counterparts(
         own = network.layer(node)
         for other in named:
             layer = base.layer(other)
-            for what in ("kernel", "stride", "bias", "standardised"):
+            for what in ALIKE:
                 if getattr(own, what) != getattr(layer, what):
                     raise KcalcError(
                         f"node {node!r} has {what} {getattr(own, what)}, but node {other!r} "
@@ -279,23 +311,49 @@ def labels(network: Network) -> dict[Node, str]:
     return found
 
 
-def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
+def matching_name(
+    name: str, known: Mapping[str, Any], same: Callable[[str], bool] | None = None
+) -> list[Any]:
     """Return the values for ``name``, or for the most similar names.
 
-    Similar names differ only in numbers. Names that differ in a single number take precedence,
-    starting with the leftmost number.
+    Similar names differ only in numbers. Names that differ in a single number take precedence: in
+    the first number at which no known name begins like ``name`` (the 5 of ``stage1.5.up``, if there
+    is a ``stage1.0``), then in the leftmost number. If ``same`` is true of some of the similar
+    names, the others are left out.
     """
     if name in known:
         return [known[name]]
     parts = re.split(r"(\d+)", name)
-    places = range(1, len(parts), 2)
-    patterns = [{place} for place in places] + [set(places)]
+    places = list(range(1, len(parts), 2))
+    begins = ["".join(parts[: place + 1]) for place in places]
+    new = [
+        place
+        for place, begin in zip(places, begins, strict=True)
+        if not any(re.match(re.escape(begin) + r"(?!\d)", other) for other in known)
+    ]
+    patterns = [{place} for place in (*new[:1], *places)] + [set(places)]
     for free in patterns:
         text = "".join(r"\d+" if i in free else re.escape(part) for i, part in enumerate(parts))
-        found = [value for other, value in known.items() if re.fullmatch(text, other)]
+        found = [other for other in known if re.fullmatch(text, other)]
         if found:
-            return found
+            alike = [other for other in found if same is not None and same(other)]
+            return [known[other] for other in alike or found]
     return []
+
+
+def _same_layer(network: Network, node: Node, nodes: Mapping[str, Node], label: str) -> bool:
+    """Return whether the node with a label has the same layer and sizes as ``node``."""
+    other = nodes.get(label)
+    if other is None or type(network.layer(other)) is not type(network.layer(node)):
+        return False
+    sizes = [
+        (network.features[one], *(network.features[parent] for parent in network.parents(one)))
+        for one in (node, other)
+    ]
+    if not isinstance(network.layer(node), L.Affine):
+        return sizes[0] == sizes[1]
+    layers = [[getattr(network.layer(one), what) for what in ALIKE] for one in (node, other)]
+    return sizes[0] == sizes[1] and layers[0] == layers[1]
 
 
 def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:

@@ -208,6 +208,17 @@ def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
             yield name, node, fold.roles.get(name, "vector"), ONE
 
 
+def _others(name: str, small: Mapping[str, Any], own: Mapping[str, Any]) -> list[Any]:
+    """Return the base model's parameters of the same name, up to block numbers.
+
+    Blocks may have different sizes. A parameter of a block that the base model lacks is compared
+    with the parameters that have the same shape in the larger model.
+    """
+    return matching_name(
+        name, small, lambda other: other in own and own[other].shape == own[name].shape
+    )
+
+
 def _check_placed(placed: Sequence[Placement], model: Any) -> None:
     """Raise a KcalcError for a parameter that is trained but not read."""
     known = {one.name for one in placed}
@@ -224,7 +235,7 @@ def _placement(
 ) -> Placement:
     """Return the placement for one use of a model's parameter."""
     small, own = dict(base.named_parameters()), dict(model.named_parameters())
-    others = matching_name(name, small)
+    others = _others(name, small, own)
     pattern = re.sub(r"\d+", "*", name)
     counts = [sum(re.sub(r"\d+", "*", n) == pattern for n in one) for one in (own, small)]
     deviation, mean = moments(others) if others else (None, 0.0)
@@ -291,11 +302,11 @@ def _check_constants(base: Any, model: Any) -> None:
 
     Raises: KcalcError for such parameters.
     """
-    small = dict(base.named_parameters())
-    for name, parameter in model.named_parameters():
+    small, own = dict(base.named_parameters()), dict(model.named_parameters())
+    for name, parameter in own.items():
         if parameter.numel() == 1 and name.rpartition(".")[2] == "bias":
             continue  # a layer with one output, whose parameter is usually drawn at random
-        others = matching_name(name, small)
+        others = _others(name, small, own)
         one, two = (_constants(group) for group in ([parameter], others))
         if one and two and not any(math.isclose(a, b, rel_tol=1e-5) for a in one for b in two):
             raise KcalcError(
@@ -394,7 +405,7 @@ def _vector(
     parameter = own[name]
     grown = [
         sum(a != b for a, b in zip(parameter.shape, other.shape, strict=True))
-        for other in matching_name(name, small)
+        for other in _others(name, small, own)
         if other.ndim == parameter.ndim
     ]
     place = _place(name, own, reading)

@@ -170,6 +170,32 @@ def test_lines_are_those_that_make_or_cut_off(
     assert text in source.read_text().splitlines()[int(line) - 1]
 
 
+def test_hidden_tensors_of_one_kind_are_one_finding() -> None:
+    def block() -> Any:
+        scale = torch.ones(8, requires_grad=True)
+        shift = torch.zeros(8, requires_grad=True)
+        return Model(lambda m, x: x * m.scale + m.shift, scale=scale, shift=shift)
+
+    found = audit(lambda: nn.Sequential(nn.Linear(8, 8), block(), block()), DATA, predict=False)
+    (finding,) = found.findings
+    assert finding.parameters == ("1.scale", "1.shift", "2.scale", "2.shift")
+    assert "*.scale (2), *.shift (2)" in finding.message
+
+
+def test_a_dead_gradient_names_the_gains_that_are_zero() -> None:
+    """A ReLU behind a zero gain passes no gradient; the line is that of the gain."""
+
+    def build() -> Any:
+        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
+        nn.init.zeros_(model[1].weight)
+        return model
+
+    (finding,) = audit(build, DATA, predict=False).findings
+    assert finding.code == "GRAD-DEAD" and "1.weight starts at zero" in finding.message
+    line = Path(__file__).read_text().splitlines()[int(finding.place.rpartition(":")[2]) - 1]
+    assert "nn.init.zeros_(model[1].weight)" in line
+
+
 def test_a_layer_that_the_first_run_makes_is_a_warning() -> None:
     def forward(model: Any, x: Any) -> Any:
         if not hasattr(model, "last"):

@@ -271,6 +271,28 @@ def test_two_groups_of_streams_are_not_examined() -> None:
     assert any("the weights of the 4 residual streams" in remark for remark in found.remarks)
 
 
+def test_a_further_group_of_streams_is_named() -> None:
+    """Three streams, then two; small random matrices, equal in all sub-layers, mix each group."""
+
+    def forward(m: Any, x: Any) -> Any:
+        for count, first in ((3, 0), (2, 2)):
+            streams = [1 * x for _ in range(count)]
+            for branch, mix in zip(m.branches[first : first + 2], m.mix[first:], strict=False):
+                streams = written(streams, branch(sum(streams).relu()), mix)
+            x = sum(streams)
+        return x
+
+    def build() -> Any:
+        branches = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        mixes = [torch.randn(k, k) for k in (3, 2)]
+        mix = nn.ParameterList(mixes[i // 2].clone() for i in range(4))
+        return Model(forward, branches=branches, mix=mix)
+
+    found = audited(build, (6, 16))
+    assert "INIT-COPY" not in {finding.code for finding in found.findings}
+    assert any("group of 2 streams" in r and "branches.3.weight" in r for r in found.remarks)
+
+
 class Dynamic(nn.Module):
     """Gates that separate matrices compute from the streams, with homes, in three forms.
 

@@ -423,3 +423,65 @@ def grouped(width: int) -> Any:
 def test_two_roles_that_conflict_are_named() -> None:
     with refused(r"qkv.weight.*hidden at node 'qkv\[0:128\]', readout at node 'qkv\[128:144\]'"):
         transfer(grouped(128), torch.zeros(2, 5, 16), base=grouped(32))
+
+
+# -- stages and shared weights ---------------------------------------------------------------------
+
+
+def stages(width: int = 8, one: int = 2, two: int = 4) -> Any:
+    """Two stages of residual blocks, the second twice as wide as the first."""
+
+    def forward(m: Any, x: Any) -> Any:
+        for b in m.one:
+            x = x + b(x)
+        x = m.down(x)
+        for b in m.two:
+            x = x + b(x)
+        return m.o(x)
+
+    def blocks(size: int, count: int) -> Any:
+        return nn.ModuleList(nn.Sequential(nn.ReLU(), Linear(size, size)) for _ in range(count))
+
+    return Model(
+        forward, one=blocks(width, one), down=nn.Linear(width, 2 * width),
+        two=blocks(2 * width, two), o=nn.Linear(2 * width, 5),
+    )  # fmt: skip
+
+
+def test_blocks_are_compared_with_blocks_of_their_stage() -> None:
+    """one.2 is compared with one.0 and not with two.2, which is wider."""
+    sizes = [{"one": k, "two": 2 * k} for k in (1, 2)]
+    found = transfer(stages, (2, 8), base=sizes[0], to=sizes[1])
+    assert found.ratios == {"L": 2.0}
+    assert found["one.1.1.weight"].init_std == found["two.3.1.weight"].init_std == 0.5
+
+
+def test_streams_that_grow_by_different_ratios() -> None:
+    with refused("stream.*use a base in which every stream has the same fraction of its blocks"):
+        transfer(stages, (2, 8), base={"one": 1, "two": 1}, to={"one": 1, "two": 2})
+
+
+def mixed(width: int) -> Any:
+    """A layer that mixes tokens, the same for all channels."""
+
+    def forward(m: Any, x: Any) -> Any:
+        x = m.i(x)
+        x = x + m.outer(torch.relu(m.inner(x.transpose(1, 2)))).transpose(1, 2)
+        return m.o(torch.relu(x).mean(1))
+
+    return Model(
+        forward, i=nn.Linear(16, width), inner=nn.Linear(6, 12), outer=nn.Linear(12, 6),
+        o=nn.Linear(width, 5),
+    )  # fmt: skip
+
+
+def test_weights_that_channels_share() -> None:
+    """Their gradient sums over the channels, so it does not shrink as 1/n."""
+    for optimizer, name in (("sgd", "learning_rate"), ("adamw", "epsilon")):
+        found = transfer(mixed, (2, 6, 16), base=8, to=32, optimizer=optimizer)
+        parts = [f"{layer}.{kind}" for layer in ("inner", "outer") for kind in ("weight", "bias")]
+        assert {found[part].exponents[name] for part in parts} == {1}
+        assert found["i.weight"].exponents[name] != 1
+    x, y = torch.randn(8, 6, 16), torch.randint(0, 5, (8,))
+    check = kc.trained_coordinates(mixed, x, y, 0.05, (32, 128), "sgd", steps=4, seeds=2)
+    assert abs(check.slopes["inner"][0]) < 0.5 > abs(check.slopes["outer"][0])
