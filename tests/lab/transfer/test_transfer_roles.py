@@ -145,7 +145,7 @@ test_other_streams_without_powers_of_the_depth = refusals(
         ("tanh", "'b.0.tanh', a function.*forgets"),
         ("dropout", "dropout.*forgets"),
         ("leaky", "leaky_relu', a function.*forgets"),
-        ("gate", "keep the depth of the base"),
+        ("gate", "use the same depth as the base"),
         ("scale by depth", "own' starts at 0.25, but at 0.5 in the base"),
         ("irregular", "not a power of the number of branches"),
     ],
