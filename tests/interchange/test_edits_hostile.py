@@ -195,6 +195,7 @@ def changed(**parts: Any) -> Any:
 
 MODELS = {
     "source": Other,
+    "changed": type("InC", (Layers,), {"forward": torch.relu}),
     "scripted": lambda: torch.jit.trace(Net(), X),
     "b.bias": lambda: changed(b=nn.Linear(8, 8, bias=False)),
     "Tanh": lambda: changed(act=nn.Tanh()),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -18,6 +20,7 @@ from torch.nn.functional import relu as renamed  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import kcalc as kc  # noqa: E402
+from kcalc.interchange.torch_model.performing import perform  # noqa: E402
 
 N = 6
 
@@ -343,10 +346,27 @@ class Out(Net):
         return torch.tanh(made)
 
 
+class Keyword(Net):
+    def forward(self, x):
+        return self.act(input=self.a(x))
+
+
+class InC(nn.Module):
+    forward = torch.relu
+
+
+class OfC(Net):
+    def prepare(self):
+        self.act = InC()
+
+    def forward(self, x):
+        return self.act(self.a(x))
+
+
 GOOD = [
     Expressions, OneLine, Chain, Factors, Augmented, Aliased, InPlaceModule, SharedInSequence, Loop,
     Helpers, Nested, Passed, Attributes, Functions, Super, OfTorch, Direct, Decorated,
-    Checkpointed, OfClass[int], OfMeta, Slots, Star, Out,
+    Checkpointed, OfClass[int], OfMeta, Slots, Star, Out, Keyword, OfC,
 ]  # fmt: skip
 
 
@@ -374,6 +394,9 @@ def test_loops_of_another_length_are_refused_unless_edits_are_equal(x):
     with order:
         assert gap(found, Loop()(x, 5)) < 1e-5
     assert alike(x, 1).shape == x.shape
+    *_, edits = edited(Loop(), x)
+    perform(one := Loop(), replace(edits, items=edits.items[:1]), "keep", None)
+    assert "edited: 1 call\n" in repr(one)
 
 
 class Tight(Net):
@@ -403,9 +426,47 @@ class Changing(Net):
 
 def test_another_function_at_an_edited_call_is_refused(x):
     made = agrees(Changing(), x)
+    assert torch.equal(copy.deepcopy(made)(x), made(x))
+    with refused("without its constants"):
+        type(made)().double()(x.double())
     made.f = inner_helper
     with refused("helper"):
         made(x)
+    *_, edits = edited(Attributes(), x)
+    other = Attributes()
+    other.f = torch.tanh
+    with refused("'tanh' here"):
+        kc.apply_edits(other, edits)
+
+
+@pytest.mark.parametrize("kind", [Keyword, SharedInSequence])
+def test_arguments_of_modules_by_position_and_by_name(kind, x):
+    act = agrees(kind(), x).act
+    assert torch.equal(act(x), act(input=x))
+
+
+class First(nn.Module):
+    def forward(self, pair):
+        return F.relu(pair[0])
+
+
+class Paired(Net):
+    def prepare(self):
+        self.act = First()
+
+    def forward(self, x):
+        return self.b(self.act((self.a(x), 1)))
+
+
+def test_arguments_in_tuples(x):
+    model = Paired()
+    s = kc.shape(kc.read(model, x), "tanh", method="dks", zeta=1.5)
+    made, k = s.apply_to(model, weights="keep"), s.constants.by_node["act.relu"]
+    expected = k.gamma * (torch.tanh(k.alpha * model.a(x) + k.beta) + k.delta)
+    assert gap(made(x), model.b(expected)) < 1e-6
+    for given in ((), (x,), ((),)):
+        with refused("without the argument"):
+            made.act(*given)
 
 
 UNSOURCED = """
@@ -432,6 +493,7 @@ def test_a_module_without_source_is_edited_by_the_order_of_its_calls(x):
     assert "by their order" in repr(made)
     with refused("source"):
         made(x[0])
+    assert torch.equal(made.forward(x), made(x))
     assert torch.equal(made._replicate_for_data_parallel()(x), made(x))
     program = torch.export.export(made, (x,), strict=False)
     assert gap(program.module()(x), made(x)) < 1e-6

@@ -160,7 +160,7 @@ MODELS = {"Own": Own, "OwnActing": OwnActing, "graph": lambda: torch.fx.symbolic
 def test_models_that_copy_themselves_keep_their_edits(name, x):
     made = agrees(MODELS[name](), x)
     for twin in copied(made):
-        assert torch.equal(twin(x), made(x))
+        assert torch.equal(twin(x), made(x)) and repr(twin) == repr(made)
 
 
 class Holder(nn.Module):
