@@ -175,7 +175,8 @@ class Holder(nn.Module):
 def test_parametrised_modules(x):
     from torch.nn.utils import parametrizations, parametrize
 
-    net = nn.Sequential(Holder(), nn.Linear(5, 5)).eval()
+    net = nn.Sequential(Holder(), nn.Linear(5, 5), nn.LayerNorm(5)).eval()
+    parametrize.register_parametrization(net[2], "weight", nn.Identity())
     parametrizations.orthogonal(net[0])
     parametrizations.spectral_norm(net[1])
     made = agrees(net, x)
