@@ -210,7 +210,7 @@ def test_modules_of_another_model(good, tmp_path):
     document, net = copy.deepcopy(good), Net()
     call, net.twin = of_kind(document, whole=True), net.act
     document["edits"][0]["calls"].append(call | {"place": ["twin", []]})
-    assert "'twin' are the same module" in refused(document, tmp_path, net)
+    assert "'twin' and 'act' are the same module" in refused(document, tmp_path, net)
 
 
 class Other(Layers):
