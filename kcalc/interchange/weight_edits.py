@@ -146,7 +146,7 @@ class WeightEdits:
         words = [f"sigma_w {sigma:.6g}"]
         if layer.standardised:
             words.append("standardised when they are drawn, not at every step")
-        if any(k % 2 == 0 for k in op.kernel):
+        if not op.spread and any(k % 2 == 0 for k in op.kernel):
             words.append("on the tap after the centre, because the kernel size is even")
         yield self._edit(node, "weight", ", ".join(words), drawn)
         yield from self._bias(node, op, float(layer.sigma_b or 0))

@@ -74,6 +74,15 @@ def test_compiled_whole(backend, x):
     assert all(gap(*pair) < 1e-4 for pair in zip(got, wanted, strict=True))
 
 
+def test_modules_without_source_run_outside_of_compiled_graphs(x):
+    space = dict(globals())
+    exec("class Bare(nn.Module):\n    def forward(self, x): return F.relu(x) + x", space)
+    made = agrees(nn.Sequential(nn.Linear(5, 5), space["Bare"]()), x)
+    with pytest.raises(RuntimeError, match="Bare has no source code"):
+        torch.compile(made, backend="eager", fullgraph=True)(x)
+    assert gap(torch.compile(made, backend="eager")(x), made(x)) < 1e-6
+
+
 def test_twelve_compiled_blocks_have_one_graph(x):
     from torch._dynamo.testing import CompileCounter
 

@@ -127,6 +127,7 @@ WEIGHTS: dict[str, tuple[Any, ...]] = {
     "a sigma of text": ("sigma", "0.1"),
     "a flag of text": ("standardised", "yes"),
     "one that is added twice": ("added", True),
+    "other copies": ("copies", 3),
 }
 
 
@@ -181,6 +182,37 @@ def test_two_edits_of_one_call(good, tmp_path):
     refused(document, tmp_path)
 
 
+SECOND: dict[str, tuple[Any, ...]] = {
+    "two edits": ("scale", 3.0),
+    "whole and inside": ("place", 1, []),
+    "by their order": (*STEP, slice(2), ["", ""]),
+    "in two ways": ("visits", 2),
+    "several functions": (*STEP, 1, "Net.other"),
+    "a method call": (*STEP, 4, 1),
+    "outside and inside": ("place", 1, slice(1, 1), [["a", "b", "c", 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("words", SECOND)
+def test_edits_that_contradict_each_other(words, good, tmp_path):
+    document = copy.deepcopy(good)
+    call = of_kind(document, whole=False)
+    other = copy.deepcopy(call) | ({"visit": 1} if words == "in two ways" else {})
+    spoilt(other, *SECOND[words])
+    next(e for e in document["edits"] if call in e["calls"])["calls"].append(other)
+    assert words in refused(document, tmp_path)
+
+
+def test_modules_of_another_model(good, tmp_path):
+    assert "no module 'more'" in refused(
+        good | {"modules": good["modules"] | {"more": ""}}, tmp_path
+    )
+    document, net = copy.deepcopy(good), Net()
+    call, net.twin = of_kind(document, whole=True), net.act
+    document["edits"][0]["calls"].append(call | {"place": ["twin", []]})
+    assert "'twin' and 'act' are the same module" in refused(document, tmp_path, net)
+
+
 class Other(Layers):
     def forward(self, x: Any) -> Any:
         return self.last(torch.tanh(self.b(F.relu(self.a(x)))))
@@ -195,6 +227,8 @@ def changed(**parts: Any) -> Any:
 
 MODELS = {
     "source": Other,
+    "edit a model of that class": type("Renamed", (Layers,), {"forward": Net.forward}),
+    "changed": type("InC", (Layers,), {"forward": torch.relu}),
     "scripted": lambda: torch.jit.trace(Net(), X),
     "b.bias": lambda: changed(b=nn.Linear(8, 8, bias=False)),
     "Tanh": lambda: changed(act=nn.Tanh()),

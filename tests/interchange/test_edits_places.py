@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -18,6 +20,7 @@ from torch.nn.functional import relu as renamed  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import kcalc as kc  # noqa: E402
+from kcalc.interchange.torch_model.performing import perform  # noqa: E402
 
 N = 6
 
@@ -53,8 +56,10 @@ def bare(function: Any) -> Any:
 
 def made_activation(slope: float) -> Any:
     def act(x: Any) -> Any:
-        return F.relu(x) + slope
+        return F.relu(x) + slope if slope else F.relu(never)
 
+    if not slope:
+        never = 1
     return act
 
 
@@ -66,7 +71,7 @@ def inner_helper(x: Any, act: Callable[..., Any] = F.relu) -> Any:
     return act(x)
 
 
-TABLE: dict[str, Any] = {"relu": F.relu, "own": helper}
+TABLE: dict[str, Any] = {"relu": F.relu, "own": helper, "tanh": torch.tanh}
 
 
 class Net(nn.Module):
@@ -139,6 +144,7 @@ class Augmented(Net):
         self.kept = values[0].clone()
         self.kept += F.relu(x)
         self.kept[:, 1:3] += x[:, :2]
+        self.kept[1 : self.a.in_features :] += x[1:]
         return self.kept + values[0]
 
 
@@ -231,7 +237,14 @@ class Attributes(Net):
         self.table = {"x": F.relu}
         self.name = "x"
 
+    @property
+    def silu(self):
+        return F.silu
+
     def forward(self, x):
+        if x is None:
+            x = self.table["nothing"](x)
+        x = self.silu(x)
         x = self.f(self.a(x))
         x = self.partial(self.b(x))
         return self.own(self.table[self.name](x)) + TABLE["relu"](x) + TABLE["own"](x)
@@ -373,11 +386,106 @@ class Out(Net):
         return torch.tanh(made)
 
 
+class Keyword(Net):
+    def forward(self, x):
+        return self.act(input=self.a(x))
+
+
+class InC(nn.Module):
+    forward = torch.relu
+
+
+class OfC(Net):
+    def prepare(self):
+        self.act = InC()
+
+    def forward(self, x):
+        return self.act(self.a(x))
+
+
+class Twice(Net):
+    def prepare(self):
+        self.base = Base()
+
+    def forward(self, x):
+        return self.base(self.base(x))
+
+
+class OfInstance(Twice):
+    def prepare(self):
+        self.base = Base()
+        self.base.forward = functools.partial(Base.forward, self.base)
+
+
+class Recursive(Net):
+    def forward(self, x, depth=2):
+        return F.relu(self.a(self(x, depth - 1))) if depth else x
+
+
+class Parallel(Net):
+    def prepare(self):
+        self.parallel = nn.DataParallel(self.act)
+
+    def forward(self, x):
+        return self.act(self.a(self.parallel(x)))
+
+
+class NoSelf(Net):
+    def forward(*given):
+        self, x = given
+        return F.relu(self.a(x))
+
+
+class Unpacked(Net):
+    def forward(self, x):
+        return checkpoint(F.relu, self.act.forward(**{"input": self.a(x)}), use_reentrant=False)
+
+
+def boxed(function):
+    box = [function]
+
+    @functools.wraps(function)
+    def wrapper(*args):
+        return box[0](*args) if box else never(*args)
+
+    if not box:
+        never = function
+    return wrapper
+
+
+@kept
+@functools.lru_cache
+def cached(x):
+    return F.relu(x)
+
+
+class Boxed(Net):
+    @boxed
+    def run(self, x):
+        return F.relu(self.a(x))
+
+    def forward(self, x):
+        return self.run(cached(x))
+
+
+LEFT = {
+    Twice: "the runs differ", OfInstance: "set on the instance", Recursive: "'' calls itself",
+    Parallel: "'act' runs several times", NoSelf: "first argument of NoSelf.forward",
+    Unpacked: "unclear which argument of `self.act.forward", Boxed: "decorator of cached",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_calls_that_have_no_place_are_left_alone(kind, x):
+    *_, edits = edited(kind(), x, left=None)
+    assert any(LEFT[kind] in why for why in edits.left_alone.values())
+    agrees(kind(), x, left=None)
+
+
 GOOD = [
     Expressions, OneLine, Chain, Factors, Augmented, Aliased, InPlaceModule, SharedInSequence, Loop,
     Helpers, Nested, Passed, Attributes, Functions, Super, Supers, Delegating, OfTorch, Direct,
-    Decorated,
-    Checkpointed, OfClass[int], OfMeta, Slots, Star, Out,
+    Decorated, Checkpointed, OfClass[int], OfMeta, Slots, Star, Out, Keyword, OfC,
 ]  # fmt: skip
 
 
@@ -405,6 +513,9 @@ def test_loops_of_another_length_are_refused_unless_edits_are_equal(x):
     with order:
         assert gap(found, Loop()(x, 5)) < 1e-5
     assert alike(x, 1).shape == x.shape
+    *_, edits = edited(Loop(), x)
+    perform(one := Loop(), replace(edits, items=edits.items[:1]), "keep", None)
+    assert "edited: 1 call\n" in repr(one)
 
 
 class CheckpointedLoop(Net):
@@ -459,9 +570,47 @@ class Changing(Net):
 
 def test_another_function_at_an_edited_call_is_refused(x):
     made = agrees(Changing(), x)
+    assert torch.equal(copy.deepcopy(made)(x), made(x))
+    with refused("without its constants"):
+        type(made)().double()(x.double())
     made.f = inner_helper
     with refused("helper"):
         made(x)
+    *_, edits = edited(Attributes(), x)
+    other = Attributes()
+    other.f = torch.tanh
+    with refused("'tanh' here"):
+        kc.apply_edits(other, edits)
+
+
+@pytest.mark.parametrize("kind", [Keyword, SharedInSequence])
+def test_arguments_of_modules_by_position_and_by_name(kind, x):
+    act = agrees(kind(), x).act
+    assert torch.equal(act(x), act(input=x))
+
+
+class First(nn.Module):
+    def forward(self, pair):
+        return F.relu(pair[0])
+
+
+class Paired(Net):
+    def prepare(self):
+        self.act = First()
+
+    def forward(self, x):
+        return self.b(self.act((self.a(x), 1)))
+
+
+def test_arguments_in_tuples(x):
+    model = Paired()
+    s = kc.shape(kc.read(model, x), "tanh", method="dks", zeta=1.5)
+    made, k = s.apply_to(model, weights="keep"), s.constants.by_node["act.relu"]
+    expected = k.gamma * (torch.tanh(k.alpha * model.a(x) + k.beta) + k.delta)
+    assert gap(made(x), model.b(expected)) < 1e-6
+    for given in ((), (x,), ((),)):
+        with refused("without the argument"):
+            made.act(*given)
 
 
 UNSOURCED = """
@@ -478,6 +627,19 @@ class Unsourced(Net):
         for _ in range(2 if x.dim() == 2 and x.mT is not None else 1):
             x = torch.tanh(self.b(x))
         return own_helper(self.inner(x)).relu_()
+
+
+class Inner(Net):
+    def forward(self, x):
+        return self.act(F.relu(self.act(self.a(x))))
+
+
+class Repeated(Net):
+    def prepare(self):
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(self.inner(x))
 """
 
 
@@ -488,6 +650,9 @@ def test_a_module_without_source_is_edited_by_the_order_of_its_calls(x):
     assert "by their order" in repr(made)
     with refused("source"):
         made(x[0])
+    assert torch.equal(made.forward(x), made(x))
+    *_, edits = edited(space["Repeated"](), x, left=None)
+    assert not len(edits) and all("runs differ" in why for why in edits.left_alone.values())
     assert torch.equal(made._replicate_for_data_parallel()(x), made(x))
     program = torch.export.export(made, (x,), strict=False)
     assert gap(program.module()(x), made(x)) < 1e-6
@@ -504,16 +669,18 @@ class Net(torch.nn.Module):
 """
 
 
-def test_a_changed_file_is_no_source(tmp_path, x, monkeypatch):
+@pytest.mark.parametrize("change", [2, "("])
+def test_a_changed_file_is_no_source(tmp_path, x, monkeypatch, change):
     """A file that changed after its import does not say what runs."""
     import importlib
     import linecache
 
-    file = tmp_path / "changing_net.py"
+    name = f"changing_net_{change == 2}"
+    file = tmp_path / f"{name}.py"
     file.write_text(CHANGING.format(1))
     monkeypatch.syspath_prepend(str(tmp_path))
-    kind = importlib.import_module("changing_net").Net
-    file.write_text(CHANGING.format(2))
+    kind = importlib.import_module(name).Net
+    file.write_text(CHANGING.format(change))
     linecache.checkcache()
     assert "by their order" in repr(agrees(kind(), x))
 

@@ -65,5 +65,9 @@ class Scaled(torch.nn.Sequential):
 
 def test_a_model_that_overrides_call_says_so() -> None:
     model = Scaled(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+    x = torch.randn(3, 8)
     with refused("the class Scaled overrides __call__; move the code of __call__ to forward"):
-        _ = kc.shape(kc.read(model, torch.randn(3, 8)), method="dks", zeta=1.5).edits
+        _ = kc.shape(kc.read(model, x), method="dks", zeta=1.5).edits
+    program = torch.export.export(ByLambda(), (x,))
+    with refused("read the original torch.nn.Module"):
+        _ = kc.shape(kc.read(program), method="dks", zeta=1.5).edits

@@ -70,3 +70,16 @@ def test_a_norm_whose_parameters_are_read_elsewhere_stays() -> None:
     (why,) = (why for why in s.left_alone.values() if "elsewhere" in why)
     assert "weight" in why
     assert s.apply_to(net, x).train()(x) is not None
+
+
+def test_what_is_drawn_for_embeddings_and_transposed_convolutions() -> None:
+    ids = nn.Sequential(nn.Embedding(9, N, 0), nn.Linear(N, N), nn.Tanh(), nn.Linear(N, N))
+    table = shaped(ids, torch.arange(10).reshape(2, 5) % 9, None).apply_to(ids)[0].weight
+    assert not table[0].any() and 0.5 < table[1:].std() < 1.5
+    turned = nn.ConvTranspose2d(N, 6, 2, stride=2, groups=2)
+    image = nn.Sequential(nn.Conv2d(2, N, 3, padding=1), nn.Tanh(), turned, nn.Tanh())
+    s = shaped(image.append(nn.Conv2d(6, 4, 1)), torch.randn(2, 2, 4, 4), None)
+    assert "tap" not in str(s.edits)
+    for group in s.apply_to(image)[2].weight.flatten(2).chunk(2):
+        for block in group.unbind(-1):
+            assert torch.allclose(block.T @ block, torch.eye(3), atol=1e-5)

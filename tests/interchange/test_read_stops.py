@@ -5,6 +5,7 @@ The truth is autograd on the models themselves: which weights get a gradient, an
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,34 @@ class Smoothed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return grads[0] / (1 + ctx.saved_tensors[0] ** 2)
+
+
+class Blocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        made = torch.tanh(x)
+        ctx.mark_non_differentiable(made)
+        return made
+
+
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return [torch.tanh(x), x > 0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise ValueError
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        return x + y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return 3 * grads[0], None
 
 
 SIGN = ClippedSign.apply  # kept at import, as many models do
@@ -276,11 +305,23 @@ def test_weights_made_of_parameters(prepare: Callable[[Any], Any]) -> None:
         kc.ntk(network)
 
 
-def test_a_slope_that_is_not_known() -> None:
-    network = read(first(lambda m, h: Smoothed.apply(h)))
-    assert 0 < kc.c_map(network)(0.3) < 1
+UNKNOWN = {
+    "Smoothed": lambda m, h: Smoothed.apply(h),
+    "Blocked": lambda m, h: Blocked.apply(h),
+    "Failing": lambda m, h: Failing.apply(h)[0],
+    "Tripled": lambda m, h: Tripled.apply(h, m.b(R(h))) + Tripled.apply(h, m.d(R(h))),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_slope_that_is_not_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "Smoothed":  # as in a notebook
+        monkeypatch.setattr(Smoothed, "__module__", "__main__")
+        monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    network = read(first(UNKNOWN[name]))
+    assert not network.nodes_of(L.Opaque)
     for ask in (kc.ntk, kc.gradients):
-        with refused(r"(?s)'Smoothed'.*StopGradient\(\)"):
+        with refused(rf"(?s)'{name}'.*StopGradient\(\)"):
             ask(network)
 
 

@@ -42,6 +42,11 @@ def padded_twice(first: int) -> Callable[[Any, Any], Any]:
     return lambda m, x: F.conv2d(F.pad(F.pad(x, (first,) * 4), (2,) * 4), m.k)
 
 
+def _without_gradient(function: Callable[..., Any], *given: Any) -> Any:
+    with torch.no_grad():
+        return function(*given)
+
+
 def drawn(shape: tuple[int, ...]) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -57,6 +62,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "adaptive, halves": lambda m, x: F.adaptive_avg_pool2d(x, (3, 4)),
             "upsampled": lambda m, x: F.interpolate(x, scale_factor=2),
             "einsum that moves": lambda m, x: torch.einsum("nahw,dh->nwad", x, m.w),
+            "padding without a gradient": lambda m, x: F.conv2d(
+                _without_gradient(F.pad, x, (1,) * 4).detach(), m.k
+            ),
             "convolution without padding": lambda m, x: F.conv2d(x, m.k, padding="valid"),
         },
         ROWS: {
@@ -73,6 +81,15 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         FLAT: {
             "expanded to itself": lambda m, x: x.expand(2, 6).tanh(),
             "padded by nothing": lambda m, x: F.pad(x, (0, 0)).tanh(),
+            "everything picked": lambda m, x: 2 * (x @ m.u)[:, [0, 1, 2, 3, 4, 5]],
+            "where below": lambda m, x: torch.where(x <= 0.5, 2 * x, x.tanh()),
+            "no bounds": lambda m, x: torch.clamp(x, -float("inf"), float("inf")).tanh(),
+            "nonzero": lambda m, x: x.relu().bool().to(x.dtype) + x,
+            "masked everywhere": lambda m, x: x.masked_fill(m.mask | ~m.mask, -5.0) + x,
+            "constants without a gradient": lambda m, x: (
+                x @ _without_gradient(torch.add, m.u, 1.0)
+                + _without_gradient(torch.gt, x, 0.0).detach()
+            ),
             "everything sliced": lambda m, x: x[:, 0:6].tanh(),
             "narrowed": lambda m, x: (x @ m.u).narrow(1, 2, 3),
             "narrowed from the end": lambda m, x: (x @ m.u).narrow(1, -2, 2),
@@ -120,6 +137,18 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             ),
             "cropped": (lambda m, x: F.conv2d(F.pad(x, (-1, 0)), m.k), ""),
             "cropped, then padded": (padded_twice(-1), ""),
+            "zeros around a reflected image": (
+                lambda m, x: F.conv2d(F.pad(x, (1,) * 4, "reflect"), m.k, padding=1),
+                "use only one kind of padding",
+            ),
+            "turned convolution of a padded one": (
+                lambda m, x: F.conv_transpose2d(F.pad(x, (1,) * 4), m.k[:3]),
+                "pad inside the layer",
+            ),
+            "a turned kernel from the input": (
+                lambda m, x: F.conv_transpose2d(x, x[:1].transpose(0, 1)),
+                "computed from the input",
+            ),
             "a kernel from the input": (
                 lambda m, x: F.conv2d(x, x[:, :, :3, :3]),
                 "computed from the input",
@@ -142,6 +171,15 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         FLAT: {
             "batches joined": (lambda m, x: torch.cat([x, x]), "along the batch axis"),
             "a constant joined": (lambda m, x: torch.cat([x, m.n], 1), "depends on no input"),
+            "two maps and a constant joined": (
+                lambda m, x: torch.cat([x, m.n, x.tanh()], 1),
+                "depends on no input",
+            ),
+            "constants around": (lambda m, x: torch.cat([m.n, x, m.n], 1), "depends on no input"),
+            "a table from the input": (
+                lambda m, x: x + F.embedding(torch.tensor([0, 1]), x),
+                "looks up rows",
+            ),
             "a constant written": (lambda m, x: (x @ m.u).copy_(m.b), "overwrites activations"),
             "a vector times": (lambda m, x: (x @ m.u) @ x.sum(0), ""),
             "slopes from the input": (
@@ -186,6 +224,14 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         },
         ROWS: {
             "a frame of ones": (lambda m, x: F.pad(x, (1, 1), value=1.0), "use zeros"),
+            "attention of other axes": (
+                lambda m, x: F.scaled_dot_product_attention(x, x[:, None], x[:, None]),
+                "computed from the input",
+            ),
+            "a product plus an activation": (
+                lambda m, x: torch.baddbmm(x @ m.u[:, :4], x, x.mT),
+                "a product of two activations",
+            ),
             "heads repeated": (
                 lambda m, x: x.unsqueeze(1) @ x.unsqueeze(1).expand(2, 3, 4, 6).mT,
                 "",
@@ -217,3 +263,22 @@ def test_what_has_no_rule_is_said(name: str) -> None:
     reading = read(Fn(function).double(), drawn(shape), sigmas=False)
     assert reading.fidelity.level == "not read"
     assert any(words in note.text for note in reading.notes), [note.text for note in reading.notes]
+
+
+@pytest.mark.slow
+def test_control_flow_of_pytorch() -> None:
+    def tanh_if(test: Callable[[Any, Any], Any]) -> nn.Module:
+        run = lambda m, x: torch.cond(test(m, x), torch.tanh, torch.sin, (x,))  # noqa: E731
+        return Fn(run).double()
+
+    x = drawn(FLAT)
+    (got,) = values_of(read(tanh_if(lambda m, x: m.mask.any()), x).trace, x.numpy())
+    assert got == pytest.approx(x.tanh().numpy())
+    loop = torch._higher_order_ops.while_loop
+    more = lambda i, x: (i + 1, x.tanh())  # noqa: E731
+    looped = Fn(lambda m, x: loop(lambda i, x: i < 3, more, (torch.tensor(0), x))[1])
+    for model, words in (
+        (tanh_if(lambda m, x: x.sum() > 0), "read one model per branch"),
+        (looped.double(), "write a Python loop"),
+    ):
+        assert any(words in note.text for note in read(model, x, sigmas=False).notes)

@@ -19,6 +19,8 @@ from torch.nn import functional as F  # noqa: E402
 from torch_zoo.twin import Model  # noqa: E402
 
 from kcalc.interchange.shaping_models.value_ranges import (  # noqa: E402
+    explodes,
+    shown,
     sinks,
 )
 
@@ -312,6 +314,9 @@ NEEDS: dict[str, tuple[Any, set[Any]]] = {
     "guarded": (sp.log(sp.Max(y, sp.Rational(1, 9))), {y}),
     "power": (z * y ** sp.Rational(3, 2), {y}),
     "inverse sine": (sp.asin(y) + z, {y}),
+    "two symbols": (sp.log(y + z), {y, z}),
+    "root in a logarithm": (sp.log(sp.sqrt(y) + 1), {y}),
+    "bounded": (sp.log(sp.tanh(y) + z), {z}),
 }
 
 
@@ -319,3 +324,11 @@ NEEDS: dict[str, tuple[Any, set[Any]]] = {
 def test_what_an_expression_needs_the_range_of(name: str) -> None:
     expr, symbols = NEEDS[name]
     assert set().union(*(inside for _, inside in sinks(expr))) == symbols
+
+
+def test_which_symbols_the_size_of_an_expression_depends_on() -> None:
+    assert shown(y**2 + z) == shown(sp.exp(y) * z) == {z}
+    grows = (y, False), (sp.exp(y), True), (z * sp.exp(y), True), (sp.exp(z) * y, False)
+    decays = (1 / (1 + sp.exp(-y)), False), (sp.sqrt(y) * sp.exp(-y), False)
+    for expr, expected in grows + decays:
+        assert explodes(expr, y) is expected

@@ -173,10 +173,10 @@ class CallLog(TorchFunctionMode):
         path = self.paths.get(id(module))
         if path is None:
             return
-        if not path:  # the module is the model itself, so a new run begins
-            self._enter(args, kwargs)
         self._runs[id(module)] = self._runs.get(id(module), -1) + 1
         levels, through = self._levels(1, args, kwargs)
+        if all(level.path for level in levels[1:]) and not path:  # a new run of the model
+            self._enter(args, kwargs)
         call = LoggedCall(None, levels, self._reads(args, kwargs), through=through)
         call.begin = len(self.calls)
         self._open.append(call)

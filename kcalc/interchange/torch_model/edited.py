@@ -619,12 +619,15 @@ def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None)
         if signature is not None and not _takes(signature, slot):
             raise KcalcError(f"{cls.__name__}.forward has no argument at {[*slot]}")
     act = None if change is None else Act(change, names)
+    run: Any = None
     ordered = order and {number: (Act(c), c.calls) for number, c in order.changes}
+    if order is not None:
+        run = torch.compiler.disable(_in_order, reason=NOT_COMPILED.format(cls.__name__))
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = super(made, self).forward  # pyright: ignore
         if order is not None:
-            return _in_order(self, order.digest, ordered, before, args, kwargs)
+            return run(self, order.digest, ordered, before, args, kwargs)
         if act is None:
             return before(*args, **kwargs)
         return act(self, before, args, kwargs)
@@ -683,8 +686,6 @@ OTHER_CALLS = (
 
 def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs: Any) -> Any:
     """Run a module whose edited calls are identified by their order."""
-    if torch.compiler.is_dynamo_compiling():
-        raise KcalcError(NOT_COMPILED.format(type(self).__name__))
     with _ByOrder(self, acts) as mode:
         found = before(*args, **kwargs)
     if names_digest(mode.names) != digest:
@@ -731,8 +732,7 @@ def _reduced(self: Any, protocol: Any) -> Any:
     ways = ("__reduce_ex__", "__reduce__")
     if any(getattr(cls, way) is not getattr(object, way) for way in ways):
         return _edited_again, (_plain(self), kind.kcalc_plan, self.__dict__[NUMBERS])
-    state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
-    return _again, (cls, kind.kcalc_plan), state
+    return _again, (cls, kind.kcalc_plan), self.__getstate__()
 
 
 def _again(cls: type, plan: ModulePlan) -> Any:
@@ -750,10 +750,7 @@ def _again(cls: type, plan: ModulePlan) -> Any:
 def _finished(self: Any, state: Any) -> None:
     cls, plan = type(self).kcalc_pending
     self.__class__ = cls
-    if hasattr(self, "__setstate__"):
-        self.__setstate__(state)
-    else:
-        self.__dict__.update(state)
+    self.__setstate__(state)
     self.__class__ = subclass(cls, plan, self)
 
 

@@ -319,6 +319,6 @@ def spoken(call: OwnCall) -> str:
     name = call.kind.__name__
     try:
         file = inspect.getsourcefile(call.kind) or ""
-    except TypeError:
+    except (TypeError, OSError):  # a class of a notebook
         file = ""
     return f"the autograd function {name}" + (f" ({file.rsplit('/', 1)[-1]})" if file else "")

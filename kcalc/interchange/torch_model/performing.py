@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -63,8 +63,6 @@ def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
         _keep_edits(modules)
     except Exception as error:
         _restore(before, tables)
-        if isinstance(error, KcalcError):
-            raise
         raise KcalcError(f"the model cannot be edited: {first_line(error)}") from error
     with torch.no_grad():
         for tensor, values in fresh.changed:
@@ -251,9 +249,8 @@ def plan_of(
     for call in dict.fromkeys(calls):
         known = changes.setdefault(_place(call)[1], {})
         if call.visit in known:
-            _merge(known, call, numbers, path)
-        else:
-            known[call.visit] = call, _change(call, numbers)
+            raise KcalcError(f"a call to {path!r} has two edits")
+        known[call.visit] = call, _change(call, numbers)
     if () in changes:
         if len(changes) > 1:
             raise KcalcError(f"{path!r} is edited both as a whole and inside")
@@ -297,17 +294,6 @@ def class_name(cls: Any) -> str:
     if cls.__module__ == parametrize.__name__:
         cls = cls.__bases__[0]
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) -> None:
-    """Merge two edits that scale the same call by applying one after the other."""
-    before = known[call.visit][0]
-    if before == call:
-        return
-    if not (isinstance(before.action, Scaled) and isinstance(call.action, Scaled)):
-        raise KcalcError(f"a call to {path!r} has two edits")
-    both = replace(call, action=call.action.after(before.action))
-    known[call.visit] = both, _change(both, numbers)
 
 
 def _change(call: CallEdit, numbers: _Numbers) -> Change:

@@ -102,6 +102,7 @@ AGAIN = (
     "its code runs several times under gradient checkpointing, and the runs need different edits; "
     "checkpoint modules instead of functions"
 )
+RECURSIVE = "the module {!r} calls itself"
 MANY = "{} makes several calls to compute it"
 IN_TRAINING = (
     "in the other mode (training or evaluation), {} runs other code instead; keep only the "
@@ -208,8 +209,10 @@ class Placing:
         self.graph = graph
         self.left: dict[str, str] = {}
         self.steps: dict[Any, Any] = {}
-        levels = [level for call in (*graph.calls, *graph.modules) for level in call.levels]
-        self.modules = {level.path: level.module for level in levels}
+        calls = (*graph.calls, *graph.modules)
+        self.modules = {level.path: level.module for call in calls for level in call.levels}
+        paths = [[level.path for level in call.levels] for call in calls]
+        self.recursive = {path for way in paths for path in way if way.count(path) > 1}
         # {module: calls in its code, in order}, and {module: calls of the module}
         self.inside: dict[str, list[tuple[ModuleLevel, Item]]] = {}
         self.whole: dict[str, list[Item]] = {}
@@ -318,8 +321,6 @@ class Placing:
         self, actions: dict[Item, tuple[Action, list[str]]], key: Any, action: Action, owner: str
     ) -> None:
         item: Item = key if isinstance(key, tuple) else ("call", key)
-        if item[0] == "call" and not self.graph.calls[item[1]].levels:
-            raise Unplaced("no module of the model makes this call")
         if item[0] == "call" and not self.graph.calls[item[1]].levels[0].frames:
             item, action = self._of_module(item[1], action)
         if item not in actions:
@@ -359,6 +360,8 @@ class Placing:
             if len(call.levels) < 2 or not call.levels[1].frames:
                 raise Unplaced(SEVERAL.format(level.path))
             level, written = call.levels[1], self._written_by(item[1])
+        if level.path in self.recursive:
+            raise Unplaced(RECURSIVE.format(level.path))
         try:
             steps, site = self._steps(level, call)
         except _NoSource:
@@ -408,10 +411,7 @@ class Placing:
     def _written_by(self, number: int) -> Slot:
         """Return the slot of the module's argument into which its last call writes."""
         module = self.graph.modules[number]
-        end = module.results.get(0)
-        if end is None or end[0] < 0:
-            return ()
-        call = self.graph.calls[end[0]]
+        call = self.graph.calls[module.results[0][0]]
         if call.writes is None:
             return ()
         read = call.reads.get(call.writes)
@@ -520,8 +520,6 @@ def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
     """Yield the functions from a module's ``forward`` to a call, each with the next site."""
     module, frames = level.module, level.frames
     kind = type(module)
-    if edited_class(module) is not None:
-        raise Unplaced(EDITED.format(level.path))
     codes = [code for code, _ in frames]
     function: Any = kind.forward
     if replaced_to_read(module):

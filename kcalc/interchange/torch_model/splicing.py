@@ -438,8 +438,7 @@ def _redirected(
     code: types.CodeType, methods: tuple[tuple[int, bool], ...], entry: str | None, counted: bool
 ) -> types.CodeType:
     found = definition(code)
-    if found is None:
-        raise KcalcError(NO_SOURCE.format(code.co_qualname))
+    assert found is not None
     node, owner = found
     tree = copy.deepcopy(node)
     places = sites(tree)
@@ -525,17 +524,8 @@ def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
     if isinstance(target, ast.Attribute | ast.Subscript):
         target.value = once(target.value, f"{RUN}_home")
     if isinstance(target, ast.Subscript):
-        if isinstance(target.slice, ast.Slice):  # evaluate the slice's bounds separately
-            bounds = [part or ast.Constant(None) for part in _bounds(target.slice)]
-            target.slice = ast.copy_location(
-                ast.Call(ast.Name("slice", ast.Load()), bounds, []), target.slice
-            )
         target.slice = once(target.slice, f"{RUN}_key")
     return before, target
-
-
-def _bounds(part: ast.Slice) -> tuple[ast.expr | None, ...]:
-    return part.lower, part.upper, part.step
 
 
 def _with_context(target: Any, context: ast.expr_context) -> Any:

@@ -232,10 +232,8 @@ def import_place(tree: ast.Module) -> int:
     """Return the line after which to insert an import: the last import at the top of the file."""
     last = 0
     for place, node in enumerate(tree.body):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            last = node.end_lineno or 0
-        elif not (place == 0 and isinstance(node, ast.Expr)):
+        docstring = place == 0 and isinstance(node, ast.Expr)
+        if not (docstring or isinstance(node, ast.Import | ast.ImportFrom)):
             break
-        elif not last:
-            last = node.end_lineno or 0
+        last = node.end_lineno or 0
     return last
