@@ -71,6 +71,13 @@ OF_ROWS = {
     "halves": lambda p, x: (lambda h: jnp.tanh(h[:, :6]) * h[:, 6:])(x @ p["q"]),
     "join": lambda p, x: jnp.concatenate([jnp.tanh(x @ p["w"]), x @ p["v"]], -1) @ p["c"],
     "scaled": lambda p, x: 0.5 * (x @ p["w"]),
+    "a certain branch": lambda p, x: (
+        lax.cond(True, jnp.sin, jnp.tanh, lax.cond(False, jnp.sin, jnp.tanh, x @ p["w"])) @ p["u"]
+    ),
+    "a loop of one turn": lambda p, x: (
+        lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x @ p["w"]))[1]
+        @ p["u"]
+    ),
     "rms norm": lambda p, x: norm(x @ p["w"], centre=False) @ p["u"],
     "an input scaled": lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]),
     "weights with a factor": lambda p, x: jnp.tanh(x @ (p["a"] * p["w"])) @ p["u"],

@@ -72,5 +72,27 @@ def test_random_numbers_that_are_no_dropout_are_reported():
     for function in (
         lambda p, x: x @ p["w"] + jax.random.normal(key, shape),
         lambda p, x: jnp.where(jax.random.bernoulli(key, 0.5, shape), x @ p["w"] / 0.9, 0),
+        lambda p, x: jnp.where(jax.random.bernoulli(key, 0.5, shape), x @ p["w"], 1),
+        lambda p, x: x @ p["w"] * jax.random.normal(key, shape),
+        lambda p, x: x @ p["w"] * (1 + abs(jax.random.normal(key))),
     ):
         assert architecture(function, params, x).fidelity.level == "not read"
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        lambda h, kept: h * kept / 0.5,
+        lambda h, kept: h * (kept / 0.5),
+        lambda h, kept: jnp.where(kept[:, :1], h / 0.5, 0),
+    ],
+    ids=["rescaled after", "rescaled mask", "of examples"],
+)
+def test_random_masks_that_are_rescaled_are_dropout(drop):
+    key, params = jax.random.key(6), {"w": jnp.ones((9, 50)), "o": jnp.ones((50, 2))}
+
+    def function(p, x):
+        return drop(x @ p["w"], jax.random.bernoulli(key, 0.5, (20, 50))) @ p["o"]
+
+    net = kc.read(function, params, jnp.ones((20, 9))).network
+    assert [net.layer(node).rate for node in net.nodes_of(kl.Dropout)] == [0.5]

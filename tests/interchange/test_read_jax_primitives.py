@@ -36,6 +36,9 @@ P = {
 }
 
 
+PADS = ((0, 0), (1, 1), (1, 1), (0, 0))
+
+
 def conv(x: Any, w: Any, **options: Any) -> Any:
     axes = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
     told = {"window_strides": (1, 1), "padding": "SAME", **axes, **options}
@@ -87,6 +90,15 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "a certain branch": lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x),
             "softmax": lambda p, x: 2 * jax.nn.softmax(x @ p["u"]),
             "tempered": lambda p, x: named_softmax(lambda x: jax.nn.softmax(x / 3))(x @ p["u"]),
+            "three cases": lambda p, x: lax.select_n(
+                (x > 0).astype(int) + (x > 1).astype(int), x, jnp.tanh(x), 3 * x
+            ),
+            "cases of tests": lambda p, x: jnp.where(jnp.where(x > 1, x > 2, x < 0), x, x / 3),
+            "a cast to a test": lambda p, x: jnp.where((x > 0).astype(int).astype(bool), x, x / 3),
+            "magnitudes of complex weights": lambda p, x: x @ jnp.abs(jnp.fft.fft(p["u"])),
+            "stacked arrays of a loop": lambda p, x: (
+                x @ lax.scan(lambda c, r: (c + 1, c * r), 1.0, p["s"])[1].sum(0)
+            ),
             "counted": counted,
             "backwards": backwards,
             "one row": one_row,
@@ -97,6 +109,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         IMAGE: {
             "every second location": lambda p, x: x[:, ::2, ::2] * 2,
             "repeated": lambda p, x: jax.image.resize(x, (2, 12, 6, 3), "nearest") * 2,
+            "windows of a padded image": lambda p, x: jnp.tanh(
+                windows(jnp.pad(x, PADS, constant_values=-jnp.inf), (1, 2, 2, 1))
+            ),
             "windows of one": lambda p, x: jnp.tanh(windows(x, (1, 1, 1, 1))),
             "sum of images": lambda p, x: x.sum((1, 2)),
             "depthwise": lambda p, x: conv(x, p["g"], feature_group_count=3),
@@ -158,6 +173,11 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 )[1],
                 "",
             ),
+            "complex numbers": (
+                lambda p, x: jnp.fft.fft(x).real @ p["u"],
+                "needs real feature maps",
+            ),
+            "softmax inside": (lambda p, x: jax.nn.log_softmax(x) @ p["u"], "couples all entries"),
             "mixed examples": (lambda p, x: p["n"] @ x, "along the batch axis"),
             "outer": (lambda p, x: jnp.einsum("nc,d->ncd", x, p["b"]), "no sum"),
             "a length with gains": (
@@ -167,10 +187,33 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 "",
             ),
         },
+        (2, 6, 3, 6): {
+            "examples last": (
+                lambda p, x: conv(x, p["k"], dimension_numbers=("HWCN", "HWIO", "HWCN")),
+                "moves the axis of examples",
+            ),
+        },
         IMAGE: {
             "windows with holes": (
                 lambda p, x: windows(x, (1, 2, 2, 1), window_dilation=(1, 2, 2, 1)),
                 "windows have gaps",
+            ),
+            "windows of padded channels": (
+                lambda p, x: windows(
+                    jnp.pad(x, (*PADS[:3], (0, 1)), constant_values=-jnp.inf), (1, 2, 2, 1)
+                ),
+                "could absorb the padding",
+            ),
+            "means by other counts": (
+                lambda p, x: (
+                    lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), PADS)
+                    / np.arange(1.0, 17).reshape(1, 4, 4, 1)
+                ),
+                "divided by neither",
+            ),
+            "padded twice": (
+                lambda p, x: conv(jnp.pad(x, PADS, mode="reflect"), p["k"]),
+                "could absorb the padding",
             ),
             "windows of examples": (
                 lambda p, x: windows(x, (2, 1, 1, 1)),
@@ -203,6 +246,15 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                     lambda h, r: (jnp.tanh(h + r), None), x[:, 0], jnp.swapaxes(x, 0, 1)
                 )[0],
                 "recurrent",
+            ),
+            "part of two axes": (lambda p, x: x[:, 1:3, 2:5] * 2, "some of the channels"),
+            "part of a sum with an array": (
+                lambda p, x: (x @ p["u"] + p["c"])[:, 1:3] * 2,
+                "a part of the locations",
+            ),
+            "joined on both sides": (
+                lambda p, x: jnp.concatenate([x, jnp.ones((2, 4, 1)), x], 2),
+                "concatenates an array and a feature map",
             ),
             "a matrix for every location": (
                 lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),

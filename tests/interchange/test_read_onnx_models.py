@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx_graphs import F32, model, node, one, weights
+from trace_values import values_of
 
 import kcalc as kc
 from kcalc.interchange.onnx_model import trace_onnx
@@ -132,6 +133,24 @@ def test_functions_of_the_file_are_read_through() -> None:
     proto = one(node("Gate", "x", "y", domain="own", slope=0.25), functions=[function])
     ops = trace_onnx(proto).ops
     assert [op.label for op in ops[1:]] == ["sigmoid", "mul", "leaky_relu"]
+
+
+def test_inputs_and_attributes_of_functions_may_be_left_out() -> None:
+    """Clip has no upper bound, and LeakyRelu its slope of 0.01."""
+    body = [node("Clip", "p low high", "z"), node("LeakyRelu", "z", "o")]
+    body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
+    imports, names = [helper.make_opsetid("", 17)], ["p", "low", "high"]
+    function = helper.make_function("own", "Gate", names, ["o"], body, imports, ["slope"])
+    proto = one(node("Gate", "x a", "y", domain="own"), functions=[function], a=np.float32(-1))
+    x = np.array([[-3.0, 0.5, 9.0]])
+    assert values_of(trace_onnx(proto), x)[0].tolist() == [[-0.01, 0.5, 9.0]]
+
+
+def test_labels_of_metadata() -> None:
+    made = node("Relu", "x", "y")
+    made.metadata_props.add(key="other", value="")
+    made.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'block.act', 'relu']")
+    assert trace_onnx(one(made)).ops[-1].name == "block.act"
 
 
 @pytest.mark.parametrize(

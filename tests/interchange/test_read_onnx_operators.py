@@ -13,6 +13,7 @@ from onnx_graphs import node, one, ran, weights
 from refusals import refused
 from trace_values import values_of
 
+import kcalc as kc
 from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.read import read
 from kcalc.interchange.trace import NotRead
@@ -54,6 +55,22 @@ def folded(op: str, inputs: str = "a", opset: int = 17, whole: bool = False, **m
     tail = [node("Cast", "c", "d", to=TensorProto.FLOAT)] if whole else []
     nodes += [*tail, node("Add", f"x {'d' if whole else 'c'}", "y")]
     return graph(*nodes, shape=[2, 3], opset=opset, **held)
+
+
+def rotary(shape: Any = (2, 3, 4, 8), rows: int = 4, width: int = 2, **more: Any) -> Case:
+    """A rotary embedding with angles for every example, or with positions."""
+    inputs, examples = ("x c s p", ()) if "p" in more else ("x c s", (2,))
+    held = {name: weights(*examples, rows, width) for name in "cs"}
+    return case("RotaryEmbedding", inputs, [*shape], 23, **held, **more)
+
+
+def attention(op: str, inputs: str, *nodes: Any, opset: int = 23, **more: Any) -> Case:
+    """Attention of two heads, with queries Q, keys K and values V."""
+    held = {name: weights(6, 6) for name in "qkv"} | {k: v for k, v in more.items() if len(k) == 1}
+    first = [node("MatMul", f"x {name}", name.upper()) for name in "qkv"]
+    told = {k: v for k, v in more.items() if len(k) > 1}
+    last = helper.make_node(op, ["" if i == "-" else i for i in inputs.split()], ["y"], **told)
+    return graph(*first, *nodes, last, shape=[2, 4, 6], opset=opset, **held)
 
 
 def proto_of(found: Case) -> Any:
@@ -108,6 +125,10 @@ READ: dict[str, Case] = {
     "slice by attributes": case("Slice", "x", FLAT, 9, starts=[1], ends=[3], axes=[1]),
     "one location": case("Gather", "x i", [2, 6, 4], axis=1, i=-1),
     "softmax": case("Softmax", "x", [2, 3, 4], 11, axis=2),
+    "angles of some channels": rotary(rotary_embedding_dim=4),
+    "angles of pairs": rotary(interleaved=1, rotary_embedding_dim=4),
+    "angles by position": rotary([2, 4, 24], 9, 4, p=[[0, 1, 2, 3], [5, 6, 7, 8]], num_heads=3),
+    "a mask that nothing reads": graph(helper.make_node("Dropout", ["x"], ["y", ""])),
     # -- pools and means
     "mean of locations": case("GlobalAveragePool", "x", SQUARE),
     "largest location": case("GlobalMaxPool", "x", SQUARE),
@@ -134,6 +155,17 @@ READ: dict[str, Case] = {
     "gelu with bias": case("BiasGelu", "x b", domain="com.microsoft", b=weights(6)),
     "fast gelu with bias": case("FastGelu", "x b", domain="com.microsoft", b=weights(6)),
     "no cast": case("Cast", to=1),
+    "chosen everywhere": case("Where", "m x f", [2, 1], m=A([True] * 4), f=F(0)),
+    "groups with gains": graph(
+        node("Reshape", "x r", "a"),
+        node("InstanceNormalization", "a g b", "c"),
+        node("Reshape", "c s", "y"),
+        shape=SQUARE,
+        r=[0, 3, -1],
+        s=SQUARE,
+        g=A([1, 2, 3], F),
+        b=np.zeros(3, F),
+    ),
     "masked elsewhere": case("Where", "m x f", m=A([False] + [True] * 5), f=F(-np.inf)),
     "whole quotient": folded("Div", "a b", whole=True, a=[-5, 4, 7], b=[3, -3, 2]),
     "padded 10": folded("Pad", "a", 10, pads=[1, 1], value=2.5, a=A([1], F)),
@@ -163,6 +195,7 @@ def test_the_trace_computes_what_onnxruntime_computes(name: str) -> None:
     assert got == pytest.approx(truth, rel=1e-5, abs=1e-5)
 
 
+TWO = {"q_num_heads": 2, "kv_num_heads": 2}
 UNREAD: dict[str, tuple[Case, str]] = {
     "resize by half_pixel_symmetric": (
         case(
@@ -180,6 +213,63 @@ UNREAD: dict[str, tuple[Case, str]] = {
         case("Resize", "x e s", [1, 1, 2, 2], 18, e=NONE, s=A([2, 2], F), axes=[2, 3]),
         "by integer factors",
     ),
+    "positions from the input": (
+        graph(
+            node("Cast", "x", "z", to=7),
+            node("ReduceMax", "z a", "p", keepdims=0),
+            node("RotaryEmbedding", "x c s p", "y", num_heads=3),
+            shape=[2, 4, 24],
+            opset=23,
+            a=[2],
+            c=weights(9, 4),
+            s=weights(9, 4),
+        ),
+        "positions of the tokens depend on the input",
+    ),
+    "constant keys": (attention("Attention", "Q c c", c=weights(2, 4, 6), **TWO), "averages"),
+    "heads first": (case("Attention", "x x x", [2, 2, 4, 3], 23), "averages"),
+    "padded twice": (
+        graph(
+            node("Pad", "x p", "a", mode="reflect"),
+            node("Conv", "a w", "y", pads=[1, 1, 1, 1]),
+            shape=SQUARE,
+            p=[0, 0, 1, 1, 0, 0, 1, 1],
+            w=weights(2, 3, 3, 3),
+        ),
+        "after reflect padding",
+    ),
+    "padded channels": (
+        graph(
+            node("Pad", "x p", "a"),
+            node("Conv", "a w", "y"),
+            shape=SQUARE,
+            p=[0, 1, 1, 1, 0, 0, 1, 1],
+            w=weights(2, 4, 3, 3),
+        ),
+        "not a border of zeros",
+    ),
+    "turned weights from the input": (case("ConvTranspose", "x x", [1, 1, 4, 4]), "are constant"),
+    "turned with automatic padding": (
+        case("ConvTranspose", "x w", SQUARE, w=weights(3, 2, 3, 3), auto_pad="SAME_UPPER"),
+        "are constant",
+    ),
+    "rows of matrices": (
+        graph(node("Cast", "x", "i", to=7), node("Gather", "t i", "y"), t=weights(5, 3, 2)),
+        "looks up an embedding",
+    ),
+    "entries by the input": (
+        graph(node("Cast", "x", "i", to=7), node("Gather", "x i", "y", axis=1)),
+        "selects channels or locations",
+    ),
+    "entries of a table": (
+        graph(node("Cast", "x", "i", to=7), node("GatherElements", "t i", "y"), t=weights(5, 6)),
+        "selects channels or locations",
+    ),
+    "entries of rows": (
+        case("GatherElements", "x i", axis=1, i=A([[0, 1], [1, 2]])),
+        "selects channels or locations",
+    ),
+    "repeated examples": (case("Tile", "x r", r=[2, 1]), "repeats channels or examples"),
     "weights from the input": (case("Conv", "x x", [1, 1, 4, 4]), "depend on the input"),
     "gemm of examples": (case("Gemm", "w x", [2, 3], w=weights(4, 2)), "examples"),
     "gemm transposed": (case("Gemm", "x w", [2, 3], transA=1, w=weights(2, 2)), "examples"),
@@ -285,7 +375,85 @@ def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None
     assert [(op.what, op.shape) for op in found] == [("quantised layer", (2, 4))]
 
 
+OF_INPUT = node("MatMul", "x m", "a"), node("Unsqueeze", "a u", "M")
+NOTHING: dict[str, Any] = {"m": np.zeros((4, 4)) > 0, "q": np.zeros((6, 6), F)}
+ATTENTION: dict[str, tuple[Case, str]] = {
+    "a mask of the input": (
+        attention("Attention", "Q K V M", *OF_INPUT, m=weights(6, 4), u=[1], **TWO),
+        "its mask depends on the input",
+    ),
+    "a mask of the input alone": (
+        attention("Attention", "Q K V M", *OF_INPUT, m=weights(6, 4), u=[1], q=NOTHING["q"], **TWO),
+        "it averages feature maps",
+    ),
+    "a mask of everything": (
+        attention("Attention", "Q K V m", **NOTHING, **TWO),
+        "it averages feature maps",
+    ),
+    "a cache": (
+        attention("Attention", "Q K V - p p", p=weights(2, 2, 4, 3), **TWO),
+        "a cache of earlier keys",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_that_is_not_read(name: str) -> None:
+    found, words = ATTENTION[name]
+    notes = read(proto_of(found)).notes
+    assert any(words in note.text for note in notes), [note.text for note in notes]
+
+
+def test_blocks_of_locations_become_channels() -> None:
+    network = read(proto_of(case("SpaceToDepth", shape=[1, 2, 4, 6], blocksize=2))).network
+    assert [layer for _, layer, _ in network.steps()][1:] == [kc.layers.PixelShuffle((2, 2), True)]
+
+
+MS: dict[str, Any] = {"domain": "com.microsoft", "num_heads": 2, "opset": 17}
+PACKED: dict[str, Any] = {**MS, "shape": [2, 4, 6], "w": weights(6, 18), "b": weights(18)}
 REFUSED: dict[str, tuple[Case, str]] = {
+    "angles": (rotary(width=3), "do not fit 8 channels of 4 tokens"),
+    "positions": (
+        rotary([2, 4, 24], 3, 4, p=[[0, 1, 2, 3]] * 2, num_heads=3),
+        "not all in the range of its 3 angles",
+    ),
+    "heads": (
+        attention("Attention", "Q K V", q_num_heads=4, kv_num_heads=4),
+        "cannot be split into 4 equal heads",
+    ),
+    "sizes of heads": (
+        case("Attention", "x w b", qkv_hidden_sizes=[6, 6, 5], **PACKED),
+        "cannot produce queries, keys and values of sizes",
+    ),
+    "a mask": (
+        case("Attention", "x w b m", m=np.ones((2, 4), np.int32), **PACKED),
+        "run onnxruntime.tools.symbolic_shape_infer",
+    ),
+    "a bias of heads": (attention("MultiHeadAttention", "Q K V b", b=weights(18), **MS), "'y'"),
+    "constant keys": (attention("MultiHeadAttention", "Q c c", c=weights(2, 4, 6), **MS), "'y'"),
+    "turned weights": (case("ConvTranspose", "x w", SQUARE, w=weights(2, 2, 3, 3)), "do not fit"),
+    "turned strides": (
+        case("ConvTranspose", "x w", SQUARE, w=weights(3, 2, 3, 3), strides=[1]),
+        "do not fit its window",
+    ),
+    "turned groups": (case("ConvTranspose", "x w", SQUARE, w=weights(3, 2, 3, 3), group=2), "'y'"),
+    "a row of blocks": (case("DepthToSpace", "x", [1, 4, 2], blocksize=2), "into blocks of size 2"),
+    "odd blocks": (case("DepthToSpace", "x", [1, 5, 2, 3], blocksize=2), "into blocks of size 2"),
+    "repeats": (case("Tile", "x r", r=[1, 0]), "do not match the 2 axes"),
+    "axes": (case("Unsqueeze", "x a", a=list(range(20))), "its output would have the shape"),
+    "a size of the input": (
+        graph(node("Cast", "x", "z", to=7), node("ConstantOfShape", "z", "y")),
+        "is not in the file",
+    ),
+    "a branch of the input": (
+        graph(
+            node("ReduceMax", "x", "m", keepdims=0),
+            node("Greater", "m z", "c"),
+            node("If", "c", "y"),
+            z=F(0),
+        ),
+        "run onnx.shape_inference",
+    ),
     "nothing to multiply with": (
         graph(helper.make_node("MatMul", ["x", ""], ["y"])),
         "input 1 is missing",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 from refusals import refused
 
 import kcalc as kc
@@ -17,6 +19,69 @@ def smoothed(x: Any) -> Any:
 
 
 smoothed.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g / (1 + x**2),))
+
+
+@jax.custom_vjp
+def clipped_sign(x: Any) -> Any:
+    return jnp.sign(x)
+
+
+clipped_sign.defvjp(lambda x: (jnp.sign(x), x), lambda x, g: (g * (abs(x) <= 1),))
+
+
+@jax.custom_vjp
+def both(x: Any) -> Any:
+    return jnp.tanh(x), jnp.sin(x)
+
+
+both.defvjp(lambda x: (both(x), x), lambda x, g: (g[0],))
+
+
+@jax.custom_vjp
+def times(x: Any, y: Any) -> Any:
+    return x * y
+
+
+times.defvjp(lambda x, y: (x * y, x), lambda x, g: (g, g))
+
+
+def drawn(**shapes: tuple[int, int]) -> Any:
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
+
+
+@pytest.mark.parametrize(
+    "function", [clipped_sign, jax.jit(lambda h: clipped_sign(h))], ids=["itself", "in a function"]
+)
+def test_a_derivative_of_its_own(function: Any) -> None:
+    """sign with the slope 1 for |x| < 1: E slope^2 = erf(1 / sqrt(2 q)), E sign^2 = 1."""
+    params = drawn(a=(32, 128), o=(128, 4))
+    network = kc.read(lambda p, x: function(x @ p["a"] / 32**0.5) @ p["o"], params, (2, 32)).network
+    found = kc.gradients(network).weights
+    q = network.layer("a").sigma_w ** 2 / 32
+    assert found["a"] / found["o"] == pytest.approx(q * math.erf((2 * q) ** -0.5), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h: both(h)[0],
+        jax.jit(lambda h: both(h)[0]),
+        jax.jit(lambda h: times(h, 2 * h)),
+        lambda h: times(h, jnp.float32(2)),
+    ],
+)
+def test_derivatives_of_several_arrays_are_not_known(function: Any) -> None:
+    params = drawn(a=(32, 16), o=(16, 4))
+    network = kc.read(lambda p, x: function(x @ p["a"]) @ p["o"], params, (2, 32)).network
+    with refused("own_gradient"):
+        kc.gradients(network)
+
+
+def test_a_derivative_of_its_own_of_weights() -> None:
+    params = drawn(a=(32, 16), o=(16, 4))
+    network = kc.read(lambda p, x: x @ clipped_sign(p["a"]) @ p["o"], params, (2, 32)).network
+    assert network.layer("a").trained == "indirectly"
 
 
 def test_derivatives_that_are_not_known() -> None:

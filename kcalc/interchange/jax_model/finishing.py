@@ -27,8 +27,8 @@ LEFT = {
         "no convolution or pooling follows that could absorb the padding",
     ),
     WindowSum: (
-        "average pooling with padding",
-        "it divides by the full window size at the border too; use count_include_pad=False",
+        "sums over padded windows",
+        "they are divided by neither the window size nor the number of entries in each window",
     ),
     DroppedOut: ("random mask", "unlike dropout, it does not rescale the entries that it keeps"),
 }

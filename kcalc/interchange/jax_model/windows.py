@@ -169,10 +169,12 @@ def _multiply(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     mask = next((v for v in values if isinstance(v, KnownArray) and v.random), None)
     ref = next((v for v in values if isinstance(v, Ref)), None)
     if mask is not None and ref is not None:
-        array = np.asarray(mask.array, dtype=np.float64)
+        array = mask.compact().astype(np.float64)
         sizes = np.unique(array)
-        if len(sizes) <= 2 and (0 in sizes or len(sizes) == 1) and sizes[-1] > 0:
-            return [_dropped(reader, ref, array != 0, float(sizes[-1]))]
+        # a single number other than 0 and 1 may be a random factor
+        alike = len(sizes) == 1 and (array.size > 1 or sizes[0] in (0, 1))
+        if sizes[0] >= 0 and (alike or (len(sizes) == 2 and sizes[0] == 0)):
+            return [_dropped(reader, ref, array != 0, float(sizes[-1]) or 1.0)]
         return reader.not_read(
             "random numbers",
             "it multiplies a feature map by random numbers that are not a dropout mask",
@@ -201,9 +203,7 @@ def _random_choice(
             and constant.number is not None
             and constant.number == 0
         ):
-            return [
-                _dropped(reader, chosen, np.asarray(which.array).astype(bool) == bool(kept), 1.0)
-            ]
+            return [_dropped(reader, chosen, which.compact().astype(bool) == bool(kept), 1.0)]
     return reader.not_read("random choice", "it chooses between feature maps at random")
 
 

@@ -190,6 +190,10 @@ def rotated(node: Node) -> Made:
         return node.unread("rotary embedding", "the positions of the tokens depend on the input")
     angles = [value.numbers for value in (cosines, sines)]
     if places is not None:
+        if not ((places.numbers >= 0) & (places.numbers < len(angles[0]))).all():
+            raise node.fail(
+                f"its positions are not all in the range of its {len(angles[0])} angles"
+            )
         angles = [array[places.numbers] for array in angles]
     flat = x.rank == 3
     heads = _split(node, x, node.whole("num_heads")) if flat else x

@@ -87,6 +87,13 @@ class Scope:
         self.outer = outer
         self.known: Known = {}
         self.tensors: dict[str, Any] = {}
+        self.omitted: set[str] = set()  # inputs of a function that its caller leaves out
+
+    def omits(self, name: str) -> bool:
+        """Whether a name is an input of a function that its caller leaves out."""
+        holds = name in self.known or name in self.tensors
+        outer = self.outer is not None and not holds and self.outer.omits(name)
+        return name in self.omitted or outer
 
     def set(self, name: str, value: Value) -> None:
         """Define a name.
@@ -190,7 +197,8 @@ class OnnxReader(Context):
             self.budget.step()
             what = f"{proto.op_type} node {proto.name[:80]!r}"
             inputs = tuple(
-                self.look_up(name, scope, what, made) if name else None for name in proto.input
+                None if not name or scope.omits(name) else self.look_up(name, scope, what, made)
+                for name in proto.input
             )
             node = Node(
                 proto.op_type,
@@ -264,8 +272,11 @@ class OnnxReader(Context):
     def run_function(self, function: Any, node: Node, depth: int) -> Sequence[Value]:
         """Read a call to a local function in a new scope, and return the values of its outputs."""
         scope = Scope()
-        for name, value in zip(function.input, node.inputs, strict=False):
-            if value is not None:
+        inputs = dict(zip(function.input, node.inputs, strict=False))
+        for name in function.input:
+            if (value := inputs.get(name)) is None:
+                scope.omitted.add(name)
+            else:
                 scope.set(name, value)
         given = {a.name: a for a in function.attribute_proto} | node.attributes
         self.run_nodes(

@@ -49,6 +49,11 @@ SAME = frozenset(
 )
 FLOATS = (1, 10, 11, 16)
 PLAIN = (1, 2, 3, 6, 7, 8)  # attribute types for numbers and strings
+# {domain: how to add the shapes of its operators to a file}
+INFERRED = {
+    "": "run onnx.shape_inference on the model first",
+    "com.microsoft": "run onnxruntime.tools.symbolic_shape_infer on the model first",
+}
 
 
 def shapes_of(node: Node) -> list[Found]:
@@ -74,7 +79,8 @@ def shapes_of(node: Node) -> list[Found]:
     ]
     if missing:
         text = f"kcalc has no rule for it, and the shape of {missing[0][:80]!r} is not in the file"
-        raise node.fail(f"{text}; run onnx.shape_inference on the model first")
+        remedy = INFERRED.get(node.domain, "add the shape to the model's value_info")
+        raise node.fail(f"{text}; {remedy}")
     return [found or ((1,), FLOAT) for found in out]
 
 

@@ -232,6 +232,8 @@ class Followed:
 
     def source(self, name: str, what: str) -> ChannelSource:
         """Return the channels from which queries, keys or values (``what``) are computed."""
+        if not self.moving[name]:
+            raise NoAttentionError(f"its {what} are the same for all inputs")
         norm: Normalise | None = None
         path: list[Op] = []
         while True:
@@ -256,8 +258,7 @@ class Followed:
                 path = []
             else:
                 break
-            if above is None:
-                raise NoAttentionError(UNFOLLOWED.format(what))
+            assert above is not None  # rearrangements have one input, which moves
             name = above
         axis = self._channel_axis(op)
         if axis is None or getattr(op, "is_complex", False):

@@ -312,8 +312,6 @@ class _Heads(MixingPlacement):
         channels = wanted[0].shape[-1]
         for name in self._downward_moves(core.op.name):
             array: Any = numbers(name)
-            if array is None or array.size != wanted[0].size:
-                continue
             last = array.shape[-1] == channels
             for joined in wanted:
                 by_token = (count, tokens, channels), 2

@@ -147,10 +147,7 @@ class _Mixing(MixingPlacement):
         return op if isinstance(op, Softmax) else None
 
     def _product_of(self, name: str) -> Contract | None:
-        for _ in range(8):
-            op = self.ops[name]
-            if isinstance(op, Contract):
-                return op
+        while not isinstance(op := self.ops[name], Contract):
             moving = [read for read in op.reads if self.facts(read) is None]
             if (
                 not isinstance(op, Pass | Drop | Reshape | Transpose | Masked | Pointwise)
@@ -158,7 +155,7 @@ class _Mixing(MixingPlacement):
             ):
                 return None
             name = moving[0]
-        return None
+        return op
 
     def _attended(self, op: Attend) -> FoundMixing | None:
         queries, keys, values, *rest = op.reads
@@ -207,8 +204,6 @@ class _Mixing(MixingPlacement):
             return None
         old, fresh = gone.pop(), new.pop()
         made = data.replace(old, fresh)
-        if set(made) != set(out):
-            return None
         rest = [c for c in mine if c not in (old, fresh)]
         weights = weights.transpose([mine.index(c) for c in (*rest, fresh, old)])
         order = tuple(made.index(c) for c in out)
@@ -246,9 +241,6 @@ class _Mixing(MixingPlacement):
         The scores are 0 if the keys of all tokens are equal.
         """
         op = self.ops[name]
-        known = self.facts(name)
-        if known is not None:
-            return known
         if isinstance(op, Pass):
             return self._scores(op.reads[0], axis)
         if isinstance(op, Masked):

@@ -86,8 +86,7 @@ class DoubleEvaluation:
     def _partly(self, op: Op, arrays: list[Array | None]) -> Array | None:
         """Evaluate an operation that has some unknown inputs.
 
-        A product with zeros is 0 whatever the other factor is, and a concatenation may be known in
-        part.
+        A product with zeros is 0 whatever the other factor is.
         """
         if isinstance(op, Contract) and any(
             array is not None and not array.any() for array in arrays

@@ -327,7 +327,11 @@ def turned(
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape
-    if total % width or part.shape[1] % (total // width) or tokens != part.shape[2]:
+    if tokens != part.shape[2]:
+        raise NoAttentionError(
+            f"its {what} have {part.shape[2]} tokens, but are computed from {tokens} tokens"
+        )
+    if total % width or part.shape[1] % (total // width):
         raise NoAttentionError(
             f"its {what} have {part.shape[1]} heads of {width} channels, but are computed "
             f"from {total} channels"
