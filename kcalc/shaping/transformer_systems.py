@@ -120,10 +120,13 @@ class TransformerSystem(ABC):
         start = np.array(self.begin(), dtype=float)
         for number, shift in enumerate(SHIFTS if len(start) else ()):
             moved = start + np.array([*shift, 0.0, 0.0])[: len(start)]
-            with np.errstate(all="ignore"):
-                x = root(self.misses, moved, method="hybr", tol=1e-13, options=options).x
-            if np.abs(self.misses(x)).max() < SOLVED and np.abs(x - start).max() < NEAR:
-                return x
+            try:
+                with np.errstate(all="ignore"):
+                    x = root(self.misses, moved, method="hybr", tol=1e-13, options=options).x
+                if np.abs(self.misses(x)).max() < SOLVED and np.abs(x - start).max() < NEAR:
+                    return x
+            except KcalcError:  # the search left the range of the kernel maps
+                pass
             if number == 0:
                 self.check_reach()
         if not len(start):

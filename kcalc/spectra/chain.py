@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from ..foundation.process_state import cached_property
-from .dyson import Slopes
+from .dyson import Slopes, check_mean
 from .groups import Grouped, Weights
 from .spectrum import Edge
 
 Array = Any
+ROUNDED = 1e-12  # smaller fractions are rounding errors
 
 
 def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | None:
@@ -63,7 +64,8 @@ def zero_mass(links: list[tuple[Weights, Slopes]], first: Slopes) -> float:
     for edge, law in links:
         width *= edge.ratio
         rank = min(rank, width * _rank(law))
-    return 1 - rank
+    lost = 1 - rank
+    return lost if lost > ROUNDED else 0.0
 
 
 def _rank(law: Slopes) -> float:
@@ -85,12 +87,12 @@ def atoms(links: list[tuple[Weights, Slopes]], first: Slopes) -> dict[float, flo
         size = edge.variance * max(1.0, edge.ratio)
         lost = max(0.0, 1 - edge.ratio) * width  # a wide-to-narrow layer is a projection
         width *= edge.ratio
-        found = {x * size: k - lost for x, k in found.items() if k - lost > 1e-12}
+        found = {x * size: k - lost for x, k in found.items() if k - lost > ROUNDED}
         merged: dict[float, float] = {}
         for x, k in found.items():
             for level, share in _levels(law).items():
                 both = k + share * width - width
-                if both > 1e-12:
+                if both > ROUNDED:
                     merged[x * level] = merged.get(x * level, 0.0) + both
         found = merged
     return dict(sorted(found.items()))
@@ -138,9 +140,9 @@ def _alike(one: Slopes, other: Slopes) -> bool:
 class EqualLayers:
     """A square chain with ``count`` equal slope distributions and ``gaussian`` Gaussian weights.
 
-    ``log_scale`` is the logarithm of the product of all variances and constant slopes. With m =
-    psi_mu(y), log z = (1 + gaussian - count) log(1 + m) + (count - 1) log m - count log y +
-    log_scale.
+    ``log_scale`` is the logarithm of the product of all variances and constant slopes. ``mean`` is
+    E s^2. With m = psi_mu(y), log z = (1 + gaussian - count) log(1 + m) + (count - 1) log m - count
+    log y + log_scale.
     """
 
     def __init__(
@@ -149,6 +151,9 @@ class EqualLayers:
         self.count, self.gaussian, self.log_scale = count, gaussian, log_scale
         self.vanishing = vanishing
         self.squares, self.shares = slopes.values[:, 0, 0] ** 2, slopes.shares
+        with np.errstate(all="ignore"):
+            size = log_scale + count * np.log(self.shares @ self.squares)
+            self.mean = check_mean(float(np.exp(size)))
 
     def psi(self, y: Any) -> tuple[Any, Any]:
         """Return psi_mu(y) and its derivative."""
@@ -166,11 +171,6 @@ class EqualLayers:
             + self.log_scale
         )
         return value, (outer / (1 + m) + (self.count - 1) / m) * slope - self.count / y
-
-    @cached_property
-    def mean(self) -> float:
-        """The mean squared singular value, E s^2."""
-        return math.exp(self.log_scale) * float(self.shares @ self.squares) ** self.count
 
     @cached_property
     def top(self) -> Edge:

@@ -110,6 +110,16 @@ def _resolved(slopes: Array, a: Array, b: Array, t: Any) -> tuple[Array, Array, 
     return inverse @ middle, cross, slopes @ (b[:, None, :, None] * cross)
 
 
+def check_mean(mean: float) -> float:
+    """Return E s^2; raise a KcalcError if it is 0 or beyond double precision."""
+    if not 0 < mean < np.inf:
+        what = "0" if mean == 0 else "beyond double precision"
+        raise KcalcError(
+            f"the mean square of the Jacobian is {what} at this q; rescale sigma_w or the depth"
+        )
+    return mean
+
+
 class Equation:
     """The Dyson equation of a network.
 
@@ -160,12 +170,8 @@ class Equation:
         start = self._start()
         self.scale = np.where(start > 0, start, 1.0)
         self._first = start / self.scale
-        self.mean = float(self.green(self._first, 0.0)[0][-1].real)
-        if not (np.all(np.isfinite(start)) and np.isfinite(self.mean) and self.mean > 0):
-            what = "0" if self.mean == 0 else "beyond double precision"
-            raise KcalcError(
-                f"the mean square of the Jacobian is {what} at this q; rescale sigma_w or the depth"
-            )
+        mean = float(self.green(self._first, 0.0)[0][-1].real)
+        self.mean = check_mean(mean if np.all(np.isfinite(start)) else np.inf)
 
     def _start(self) -> Array:
         """Return the solution at t = 0, where the equation is triangular."""
@@ -327,10 +333,7 @@ class Equation:
 
     def physical(self, found: Solution) -> bool:
         """Whether b and a lie in the half-plane of t, as Stieltjes transforms of measures do."""
-        side = np.sign(np.imag(found.t))
-        if side == 0:
-            return True
-        least = np.min(side * found.x.imag, initial=0.0)
+        least = np.min(np.sign(np.imag(found.t)) * found.x.imag, initial=0.0)
         return bool(least >= -1e-9 * (1 + np.abs(found.x).max(initial=0)))
 
 

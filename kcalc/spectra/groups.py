@@ -283,7 +283,7 @@ def _check_ratio(node: Node, op: P.Join, widths: list[Fraction]) -> None:
         )
 
 
-Link = tuple[Node, Fraction, Node, Fraction, Fraction]  # two starts, and a length
+Link = tuple[Node, Node, Fraction, Fraction]  # (read, node, its start at the node, its width)
 
 
 def _links(operation: Operation, width: Mapping[Node, Fraction]) -> list[Link]:
@@ -291,32 +291,37 @@ def _links(operation: Operation, width: Mapping[Node, Fraction]) -> list[Link]:
     if isinstance(op, P.Source | P.Fresh):
         return []
     if not isinstance(op, P.Join):
-        return [(read, Fraction(0), node, Fraction(0), width[node]) for read in reads]
+        return [(read, node, Fraction(0), width[node]) for read in reads]
     offset, found = Fraction(0), []
     for read in reads:
-        found.append((read, Fraction(0), node, offset, width[read]))
+        found.append((read, node, offset, width[read]))
         offset += width[read]
     return found
 
 
 def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, list[Fraction]]:
     """Return {node: positions from 0 to its width at which one part ends and the next begins}."""
-    cuts: dict[Node, set[Fraction]] = {node: {Fraction(0), w} for node, w in width.items()}
-    changed = True
-    while changed:
-        changed = False
-        for one, first, other, second, length in links:
-            a = {cut - first for cut in cuts[one] if first <= cut <= first + length}
-            b = {cut - second for cut in cuts[other] if second <= cut <= second + length}
-            if a != b:
-                changed = True
-                cuts[one] |= {cut + first for cut in b}
-                cuts[other] |= {cut + second for cut in a}
-        if sum(map(len, cuts.values())) > MOST_PIECES + 2 * len(cuts):
+    near: dict[Node, list[tuple[Node, Fraction, Fraction, Fraction]]] = {}
+    for read, node, offset, length in links:
+        near.setdefault(read, []).append((node, offset, Fraction(0), length))
+        near.setdefault(node, []).append((read, -offset, offset, offset + length))
+    cuts: dict[Node, set[Fraction]] = {node: set() for node in width}
+    waiting = [(node, cut) for node, w in width.items() for cut in (Fraction(0), w)]
+    left = MOST_PIECES + 2 * len(cuts)
+    while waiting:
+        node, cut = waiting.pop()
+        if cut in cuts[node]:
+            continue
+        cuts[node].add(cut)
+        left -= 1
+        if left < 0:
             raise KcalcError(
                 "the network's concatenations split its channels into too many parts. "
                 "Choose features that are multiples of a common number"
             )
+        for other, shift, low, high in near.get(node, ()):
+            if low <= cut <= high:
+                waiting.append((other, cut + shift))
     return {node: sorted(found) for node, found in cuts.items()}
 
 
@@ -330,10 +335,9 @@ def _places(cuts: Mapping[Node, list[Fraction]], links: list[Link]) -> dict[Any,
             piece = root[piece]
         return piece
 
-    for one, first, other, second, length in links:
-        for start in cuts[one][:-1]:
-            if first <= start < first + length:
-                root[find((other, start - first + second))] = find((one, start))
+    for read, node, offset, _ in links:
+        for start in cuts[read][:-1]:
+            root[find((node, start + offset))] = find((read, start))
     return {piece: find(piece) for piece in root}
 
 

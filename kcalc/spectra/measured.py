@@ -113,7 +113,7 @@ def measure(spectrum: JacobianSpectrum, width: int, draws: int, seed: int) -> Me
         expected.append(law.moments(2))
         edge = law.top if bounded else None
         tops.append(math.nan if edge is None else finite_width(edge, width)[0])
-    limit = spectrum.moment(1), spectrum.moment(2), spectrum.largest()
+    limit = spectrum.moment(1), spectrum._second(), spectrum.largest()
     arrays = [np.array(found) for found in (values, moments, expected, tops)]
     return Measured(
         width, arrays[0], arrays[1], arrays[2], arrays[3], limit, tuple(laws), spectrum.assumptions

@@ -106,8 +106,6 @@ def reading_of(
         below = state.divisors(op.groups)[_part(state, place)]
         mean = float(kernel.statistics.means(below, node)[0]) if op.centred else 0.0
         size = float(kernel.whole(below)[0]) - mean**2
-        if not size > 0:
-            raise KcalcError(f"node {owner(node)!r} normalises a constant at this q")
         norms[node, place] = mean, size**0.5
         return norms[node, place]
 

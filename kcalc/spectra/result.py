@@ -19,7 +19,7 @@ from ..network.network import Network
 from .chain import EqualLayers, atoms, chain_of, equal_layers, zero_mass
 from .measured import Measured, measure
 from .reading import Reading, reading_of
-from .slopes import tail_share
+from .slopes import RESOLVED_TAIL, tail_share
 from .spectrum import Law, finite_width
 
 if TYPE_CHECKING:
@@ -137,15 +137,22 @@ class JacobianSpectrum(Shown, Approximable):
         if order == 0:
             return 1.0
         for law in self._reading.laws:
-            if not law.bounded and tail_share(law.slopes, order) > 1e-6:
+            if not law.bounded and tail_share(law.slopes, order) > RESOLVED_TAIL:
                 raise KcalcError(
                     f"the slopes are unbounded, and E s^{2 * order} depends on slopes that are "
-                    "too rare to integrate; use a lower moment"
+                    "too rare to integrate; use a lower moment, or reduce q or sigma_w"
                 )
         value = float(self._moments(order)[order - 1])
         if not math.isfinite(value):
             raise KcalcError(f"E s^{2 * order} exceeds the range of double precision")
         return value
+
+    def _second(self) -> float:
+        """Return E s^4, or nan if it cannot be computed."""
+        try:
+            return self.moment(2)
+        except KcalcError:
+            return math.nan
 
     def _moments(self, order: int) -> Array:
         known = self.__dict__.get("_known", np.zeros(0))
@@ -161,9 +168,9 @@ class JacobianSpectrum(Shown, Approximable):
 
         It equals ``E s^4 / (E s^2)^2 - 1`` over input channels. For chains of square layers, it is
         the sum of ``mu_2 / mu_1^2 - 1`` of the slopes, plus 1 for each layer with Gaussian weights.
+        Raises a KcalcError if E s^4 cannot be computed.
         """
-        first, second = self._moments(2)[:2]
-        return float(second / first**2 - 1)
+        return self.moment(2) / self.moment(1) ** 2 - 1
 
     @overload
     def density(self, x: Number) -> float: ...
@@ -368,12 +375,13 @@ class JacobianSpectrum(Shown, Approximable):
         return plain(self._frame()[0] | {"assumptions": self.assumptions})
 
     def _frame(self) -> list[dict[str, Any]]:
+        mean, second = self.moment(1), self._second()
         return [
             {
                 "q": self.q,
-                "mean": self.moment(1),
-                "second_moment": self.moment(2),
-                "isometry": self.isometry,
+                "mean": mean,
+                "second_moment": second,
+                "isometry": second / mean**2 - 1,
                 "smallest": math.sqrt(self._law.bottom.z),
                 "largest": self.largest(),
                 "atoms": [tuple(atom) for atom in self.atoms],
@@ -387,7 +395,8 @@ class JacobianSpectrum(Shown, Approximable):
         return [("s^2 over input channels", "value"), *(texts | {"atoms": atoms}).items()]
 
     def __repr__(self) -> str:
-        about = f"E s^2 = {self.moment(1):.6g}, isometry {self.isometry:.4g}"
+        mean = self.moment(1)
+        about = f"E s^2 = {mean:.6g}, isometry {self._second() / mean**2 - 1:.4g}"
         return f"JacobianSpectrum({marked(f'{about}, s <= {self.largest():.6g}', self)})"
 
 

@@ -29,8 +29,10 @@ WIDE = (-REACH, -5.0, -2.0, 0.0, 2.0, 5.0, REACH)  # panels of nested rules
 NODES, INNER = 16, 12
 RESOLVED, COARSE = 1e-10, 1e-5
 HALVINGS = 12
+NEAR, NEAREST = 5e-3, 1e-10  # standard deviations
 GRID = 801
 RARE = 1e-13  # the moments of slopes with lower probability are not resolved
+RESOLVED_TAIL = 1e-6  # largest fraction of a moment that may come from such slopes
 REPEATED = 8  # number of nodes with equal Jacobians that indicates a piece of positive probability
 LIGHT = 1e-16  # smallest probability in nested rules
 LEAST = 1e-18  # smallest probability
@@ -75,14 +77,19 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
     values, merged, flat = _rule(program, directions, _count(program.size))
     if sampled and 4 * len(values) < 2**FEWEST and program.size <= FEW:  # few sign patterns
         values, merged, flat = _rule(program, directions, 2**MANY)
+    if not len(basis):  # the dropout masks alone decide
+        flat = np.ones_like(flat)
     _check_finite(group, values, merged)
     sizes = _far_sizes(program, directions) if len(basis) else np.ones((2, 3))
     largest, least = sizes
     bounded = not (largest[1] > 1.3 * largest[0] and largest[2] > 1.3 * largest[1])
     bounded &= bool(np.isfinite(largest[-1]))
     single = values.shape[1:] == (1, 1)
+    slopes = Slopes(values, merged, flat)
+    if not bounded and tail_share(slopes, 1) > RESOLVED_TAIL:
+        raise _no_mean_square(group)
     vanishing = single and min(np.abs(values).min(), least[-1]) < 1e-6 * np.abs(values).max()
-    return GroupLaw(Slopes(values, merged, flat), bounded, bool(vanishing), sampled)
+    return GroupLaw(slopes, bounded, bool(vanishing), sampled)
 
 
 def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
@@ -142,12 +149,16 @@ def _check_finite(group: Group, values: Array, shares: Array) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.einsum("n,nij->", shares, values**2)
     if not math.isfinite(float(squares)):
-        node = next(step.node for step in group.steps if step.kind in ("post", "prod"))
-        raise KcalcError(
-            f"node {owner(node)!r}: the mean square of its slopes is not finite at this q, "
-            "so the spectrum has no moments; reduce q or sigma_w, or use an activation with "
-            "bounded slopes"
-        )
+        raise _no_mean_square(group)
+
+
+def _no_mean_square(group: Group) -> KcalcError:
+    node = next(step.node for step in group.steps if step.kind in ("post", "prod"))
+    return KcalcError(
+        f"node {owner(node)!r}: the mean square of its slopes is not finite at this q, or depends "
+        "on slopes that are too rare to integrate; reduce q or sigma_w, or use an activation with "
+        "bounded slopes"
+    )
 
 
 class Program:
@@ -326,8 +337,8 @@ def _line(
     Panels are halved until the local Jacobian is a polynomial on each.
     """
     kinks = [u for u in program.kinks(along) if -REACH < u < REACH]
-    edges = np.unique([*(PANELS if nodes == NODES else WIDE), *kinks])
     x, w = gauss_legendre(nodes)
+    edges = np.unique([*(PANELS if nodes == NODES else WIDE), *_near_zero(program, along), *kinks])
     tail = _last_rows(nodes)
     left, right = edges[:-1], edges[1:]
     done: list[tuple[Array, Array]] = []
@@ -354,6 +365,18 @@ def _line(
     p = np.concatenate([part for _, part in done])
     kept = p > LEAST
     return u[kept], p[kept] / p[kept].sum()
+
+
+def _near_zero(program: Program, along: Callable[[Array], Array]) -> list[float]:
+    """Return edges of panels around 0 if the local Jacobian changes on a scale far below 1.
+
+    This happens for large pre-activations of saturating activations.
+    """
+    near = np.geomspace(NEAREST, NEAR, 5)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = program.jacobian(along(np.concatenate([near, -near]))).reshape(2, 5, -1)
+    narrow = np.abs(found[:, :-1] - found[:, -1:]).max() > 0.5 * np.abs(found).max()
+    return [*near, *-near] if narrow else []
 
 
 def _last_rows(nodes: int) -> Array:

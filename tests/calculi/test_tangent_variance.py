@@ -95,6 +95,19 @@ def test_shifts_of_q() -> None:
     assert all(abs(shift) < 1e-12 for shift in relu.q_shift.values())
 
 
+def test_scales_and_dropout_at_evaluation() -> None:
+    def theory(*parts: Any) -> Any:
+        found = fluctuations(chain(Input(), *parts, Affine()), features=40)
+        return found.tangent_variance, list(found.q_shift.values())[-1]
+
+    Scale, off, tanh = kc.layers.Scale, kc.layers.Dropout(0.5), Nonlinear("tanh")
+    found, shift = theory(Affine(), off, Scale(3), tanh, Scale(2), Affine(sigma_w=0.5))
+    other, shift2 = theory(Affine(sigma_w=3), tanh, Affine())
+    assert (found.mean, found.relative) == pytest.approx((other.mean, other.relative))
+    assert shift == pytest.approx(shift2) and "nonlinear_1  " in str(found)
+
+
+APART = (("a", Affine()), ("b", Affine(), "x"))
 SHARED = wired(
     ("x", Input(16)),
     ("a", Affine(16)),
@@ -114,8 +127,13 @@ SHARED = wired(
         (SHARED, {}, "'a'.*another node also reads"),
         (chain(Input(), Affine(), Nonlinear("tanh")), {}, "not come from a separate"),
         (chain(Input(), Affine(), Nonlinear("step"), Affine()), {}, "jumps"),
+        (wired(*APART, ("s", Sum(), "a b"), ("r", Nonlinear("relu")), ("o", Affine())), {},
+         "'r'.*does not read a dense layer"),
+        (wired(*APART, ("j", kc.layers.Concat(), "a b"), ("o", Affine())), {}, "'j'.*Concat"),
+        (wired(*APART), {}, "one output"),
+        (chain(Input(), Affine(trained=False)), {}, "no trained parameter"),
     ],
-)
+)  # fmt: skip
 def test_where_it_stops(net: Any, options: Any, text: str) -> None:
     found = fluctuations(net, features=16, **options)
     with refused(text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import functional
 import kcalc as kc
 from kcalc import architectures
 from kcalc.shaping.transformer_stream import Stream
+from kcalc.shaping.transformer_systems import TransformerSystem
 
 stack = architectures.transformer_stack
 WIDTH, HEADS, TOKENS = 192, 6, 12
@@ -40,6 +42,9 @@ def test_closed_forms_of_one_block() -> None:
     assert s.identity is not None
     assert (s.identity / (s.identity + 1)) ** 2 * 1.5 == pytest.approx(0.75, rel=1e-9)
     assert next(iter(s.value_gains.values())) == pytest.approx(1 / (s.identity + 1), rel=1e-9)
+    assert f"value gain: {1 / (s.identity + 1):.6g}" in str(
+        s
+    ) and f"identity: {s.identity:.6g}" in str(s)
 
 
 def block(*sums: Any) -> kc.Network:
@@ -76,6 +81,16 @@ def added(name: str, *parents: str) -> Any:
 
 
 TWO, BARE = stack(2, 64, 2), stack(2, 64, 2, placement="none", shortcut_weight=0)
+
+
+def without_norms(net: kc.Network) -> kc.Network:
+    return net.map_layers(lambda *_: kc.layers.Identity(), kc.layers.RMSNorm, kc.layers.LayerNorm)
+
+
+def attending(**changes: Any) -> kc.Network:
+    return BARE.map_layers(lambda _, layer: replace(layer, **changes), kc.layers.Attend)
+
+
 NORMALISED = architectures.llama(1, 64, 2, query_norm=True, hidden=64, vocabulary=9)
 REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
     "two streams": (
@@ -113,11 +128,32 @@ REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
     "a target of no number": (TWO, {"growth": -1}, "growth must be a number > 0"),
     "normalised queries": (NORMALISED, {"score_variance": 1}, "normalised queries or keys"),
     "mlp": (TWO, {"mlp": "x"}, "treatment of activations"),
+    "zeta": (TWO, {"tokens": 8, "mlp": "dks", "zeta": 0.5}, "zeta > 1, got"),
+    "no norm": (without_norms(TWO), {"tokens": 8, "mlp": "dks"}, "put a norm before every MLP"),
+    "slope beyond all": (
+        block(added("end", "sum", "f", "g")),
+        {"tokens": 2, "token_slope": 3},
+        "with only MLP branches; pass a value in between, such as token_slope=0.94",
+    ),
+    "growth without shortcuts": (BARE, {"growth": 2}, "a target for networks with shortcuts"),
+    "kept without shortcuts": (BARE, {"mlp": "keep"}, "use mlp='dks' or mlp='tat'"),
+    "one constant": (BARE, {"token_slope": 1, "gradient_difference": 1}, "pass only one of them"),
+    "sink": (attending(sink=True), {}, "not a plain softmax"),
+    "centre": (attending(centre=0.5), {}, "centre must be 0 or 1.*got 0.5"),
     "tokens": (TWO, {"tokens": 1}, "tokens"),
 }
 
 
 test_refusals_say_what_is_in_reach = refusals(REFUSED, lambda net, options: edge(net, **options))
+
+
+def test_a_search_beyond_the_kernel_maps_finds_nothing(monkeypatch: Any) -> None:
+    def far(*_: Any) -> None:
+        raise kc.KcalcError("scores of variance 1e8")
+
+    monkeypatch.setattr(TransformerSystem, "misses", far)
+    with refused("found no constants with stream growth = 1.5"):
+        edge(block(added("end", "sum", "f", "g")), tokens=2, growth=1.5)
 
 
 def test_parallel_blocks_are_sums_of_two() -> None:
@@ -222,6 +258,13 @@ def test_branches_of_one_mlp_are_scaled_together() -> None:
     assert end.q1 == pytest.approx(1.5, rel=1e-9)
     factors = routed._factors()
     assert factors["f"] == factors["g"] == pytest.approx(routed.weights["end"][1])
+    steps = (
+        ("p", L.Product(), ("f", "g")),
+        ("drop", L.Dropout(0.1), ("p",)),
+        added("end", "sum", "drop"),
+    )
+    factors = edge(block(*steps), tokens=4)._factors()  # one factor of the product is enough
+    assert {"f", "g"} & factors.keys() == {"f"}
 
 
 NESTED = block(added("f+o", "f", "output"), added("end", "sum", "f+o"))
@@ -230,6 +273,10 @@ SHOWN = kc.Network.from_steps(block(added("end", "sum", "f")).steps(), outputs=(
 APART: dict[str, tuple[kc.Network, str]] = {
     "a sum in a branch": (NESTED, "'end': the weights of 'f.o', a sum inside its branch, change"),
     "read by a plain sum": (TWICE, "'f' ends the branch of a sum, but node 'last' reads it too"),
+    "a norm": (
+        block(("e", kc.layers.RMSNorm(), ("f",)), added("end", "sum", "e")),
+        "'end': its branch 'e' does not end in Affine layers",
+    ),
     "an output": (SHOWN, "'f' ends the branch of a sum, but it is also an output"),
 }
 

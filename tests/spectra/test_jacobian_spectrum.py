@@ -14,6 +14,7 @@ from kcalc import KcalcError, Network
 
 L = kc.layers
 HE = math.sqrt(2)
+A, N = L.Affine, L.Nonlinear
 
 
 def layers(depth: int, phi: Any, sigma: float, widths: Any = None, sigma_b: float = 0) -> Network:
@@ -81,7 +82,7 @@ def test_the_s_transform_and_the_dyson_equation_agree(
     slow = Law(reading.grouped, [law.slopes for law in reading.laws])
     assert fast.top.z == pytest.approx(slow.top.z, rel=1e-9)
     assert fast.moments(6) == pytest.approx(slow.moments(6), rel=1e-9)
-    points = np.array([0.1, 0.5, 0.9]) * fast.top.z
+    points = np.array([0.1, 0.5, 0.505, 0.9, 1.1]) * fast.top.z
     assert fast.density(points) == pytest.approx(slow.density(points), rel=1e-7, abs=1e-9)
     assert fast.zero_mass == pytest.approx(slow.zero_mass, abs=1e-6)
     if not math.isnan(slow.bottom.z):  # 1e-12 for leaky_relu
@@ -98,6 +99,8 @@ def test_closed_forms() -> None:
     assert turned.isometry == pytest.approx(0, abs=1e-12)
     assert turned.smallest() == turned.largest() == pytest.approx(1.5**3)
     assert turned.atoms == (pytest.approx((1.5**6, 1.0)),)
+    steep = kc.jacobian_spectrum(layers(1, "tanh", 1e6))  # 1e12 E sech^4(1e6 z)
+    assert steep.moment(1) == pytest.approx(1e6 * 4 / 3 / math.sqrt(2 * math.pi))
     sums = kc.jacobian_spectrum(kc.residual(L.Affine(sigma_w=0.5), shortcut_weight=0.8))
     known = kc.residual_spectrum(0.5, 0.8, 0.6)
     assert (sums.smallest(), sums.largest()) == pytest.approx(known.support, rel=1e-8)
@@ -126,6 +129,54 @@ def test_atoms() -> None:
     assert top == pytest.approx((weight**4, 1 - 4 * (1 - inside)))
     assert law.largest() ** 2 == pytest.approx(weight**4)
     assert law.largest(1000).std == 0
+    # channels that dropout drops twice, or that one of two free projections keeps
+    kept = kc.chain(L.Input(), A(), L.Dropout(0.3, active=True))
+    assert kc.jacobian_spectrum(kept, weights="orthogonal").atoms == (
+        pytest.approx((0, 0.3)), pytest.approx((0.7**-2, 0.7)),
+    )  # fmt: skip
+    skip = wired(
+        ("a", A(), "x"), ("d", L.Dropout(0.7, active=True)), ("b", A()), ("s", L.Sum(), "x b")
+    )
+    assert kc.jacobian_spectrum(skip).atoms == (pytest.approx((1, 0.4)),)
+    both = wired(
+        ("a", A(20), "x"), ("b", A(40, sigma_w=0.5), "x"), ("j", L.Concat(), "a b"), features=20
+    )
+    assert kc.jacobian_spectrum(both, weights="orthogonal").atoms == (pytest.approx((1.5, 1)),)
+    full = kc.chain(L.Input(10), A(20), N("relu"), A(50))  # half of 20 channels: full rank
+    assert kc.jacobian_spectrum(full).atoms == ()
+
+
+def test_drawn_networks_of_every_operation() -> None:
+    draws(L.LayerNorm(), "gaussian")
+    draws(L.RMSNorm(), {"a": "orthogonal", "w": "orthogonal"})
+
+
+def draws(norm: Any, weights: Any) -> None:
+    net = wired(
+        ("a", A(60, sigma_b=0.3, sigma_w=1.2), "x"), ("n", norm), ("p", N("gelu")),
+        ("b", A(30, standardised=True), "x"), ("c", A(30), "x"), ("j", L.Concat(), "b c"),
+        ("g", L.Product(), "p j"), ("d", L.Dropout(0.25, active=True)), ("e", L.Dropout(0.5)),
+        ("w", A(30)), ("t", N("tanh")), features=30,
+    )  # fmt: skip
+    law = kc.jacobian_spectrum(net, 1, weights)
+    drawn = law.measure(240, 1)
+    assert drawn.moments == pytest.approx(drawn.expected_moments, rel=0.1)
+    assert drawn.expected_moments[0] == pytest.approx([law.moment(1), law.moment(2)], rel=0.3)
+    assert {note.node for note in law.assumptions} >= {"n", "b", "d"}
+
+
+def test_kinks_of_a_curved_argument() -> None:
+    from scipy.integrate import quad
+    from scipy.optimize import brentq
+
+    net = wired(("a", A()), ("t", N("tanh")), ("m", L.Sum((1, 0.5)), "t a"), ("h", N("hard_tanh")))
+    end = brentq(lambda z: math.tanh(z) + z / 2 - 1, 0, 2)
+    powers = [
+        2 * quad(lambda z, n=n: (math.cosh(z) ** -2 + 0.5) ** n * math.exp(-z * z / 2), 0, end)[0]
+        / math.sqrt(2 * math.pi) for n in (2, 4)
+    ]  # fmt: skip
+    law = kc.jacobian_spectrum(net, weights="orthogonal")
+    assert [law.moment(1), law.moment(2)] == pytest.approx(powers, rel=1e-9)
 
 
 def test_unbounded_slopes_have_moments() -> None:
@@ -143,7 +194,6 @@ def test_unbounded_slopes_have_moments() -> None:
         law.largest(100)
 
 
-A, N = L.Affine, L.Nonlinear
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "window": (kc.chain(L.Input(), A(kernel=3)), {}, "'affine.*one position"),
     "image": (kc.chain(L.Input(3, (4, 4)), A(4)), {}, "'input.*image"),
@@ -154,6 +204,20 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "activation of the input": (kc.chain(L.Input(), N("relu"), A()), {}, "'nonlinear.*input_law"),
     "stopped": (kc.chain(L.Input(), A(), L.StopGradient()), {}, "'stopgradient.*backward pass"),
     "embedding": (kc.chain(L.Input(), L.Embedding(5, 4)), {}, "'embedding.*one-hot"),
+    "jump": (kc.chain(L.Input(), A(), N("sign")), {}, "'nonlinear.*sign jumps"),
+    "tail": (kc.chain(L.Input(), A(sigma_w=2), N("exp")), {}, "'nonlinear.*too rare"),
+    "standardised": (
+        kc.chain(L.Input(), A(standardised=True)), {"weights": "orthogonal"}, "'affine.*gaussian",
+    ),
+    "width of a sum": (
+        wired(("a", A()), ("b", A(), "x"), ("j", L.Concat((3, 3)), "a b"), ("c", A(), "x"),
+              ("s", L.Sum(), "j c")), {}, "'s'.*features=",
+    ),
+    "ratio": (wired(("a", A()), ("b", A(), "x"), ("j", L.Concat((1, 2)), "a b")), {}, "'j'.*1:2"),
+    "pieces": (
+        wired(("a", A(991)), ("b", A(997), "x"), ("j", L.Concat(), "a b"),
+              ("k", L.Concat(), "b a"), ("s", L.Sum(), "j k"), features=997), {}, "too many parts",
+    ),
     "q": (kc.chain(L.Input(), A()), {"q": 0}, "q"),
     "nan": (kc.chain(L.Input(), A()), {"q": math.nan}, "q"),
     "no network": (3, {}, "Network"),
@@ -189,5 +253,11 @@ def test_bad_questions() -> None:
     ):
         with pytest.raises(KcalcError):
             ask()
+    rare = kc.jacobian_spectrum(kc.chain(L.Input(), A(), N("exp")))  # E s^4 is out of reach
+    assert math.isnan(rare.to_dict()["isometry"] or math.nan)
+    assert rare.moment(1) == pytest.approx(math.exp(2)) and "isometry nan" in repr(rare)
+    for lost in (lambda: rare.isometry, kc.jacobian_spectrum(layers(60, "tanh", 1e9)).largest):
+        with pytest.raises(KcalcError, match="lower moment|rescale sigma_w"):
+            lost()
     with pytest.raises(KcalcError, match="multiple of 4"):
         kc.jacobian_spectrum(layers(1, None, 1, [4, 3])).measure(10)
