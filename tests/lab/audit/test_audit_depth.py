@@ -6,6 +6,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import torch
 from audit_models import (
     BLOCKS,
     IDS,
@@ -50,3 +52,49 @@ def test_a_known_class_with_scaled_blocks_gets_no_recipe_twice() -> None:
     assert not any(
         "RECIPE" in f.code for f in audit(wang, IDS, recipe="deepnorm", predict=False).findings
     )
+
+
+class Untied(Decoder):
+    """The small language model with a readout of its own."""
+
+    def __init__(self, sigma: Any) -> None:
+        super().__init__(sigma=sigma)
+        self.head = nn.Linear(WIDTH, self.tokens.num_embeddings, bias=False)
+        nn.init.normal_(self.head.weight, 0.0, sigma("head.weight"))
+
+
+LAST = ("proj.weight", "mlp.2.weight")
+
+
+def olmo(name: str) -> float:
+    doubled = 2 * (int(name.split(".")[1]) + 1) if name.endswith(LAST) else 1
+    return float(doubled * (4 * WIDTH if "mlp.2" in name else WIDTH)) ** -0.5
+
+
+def t_fixup(name: str) -> float:
+    """Of an encoder, for matrices of 32 x 32 and 32 x 128."""
+    return 0.67 * BLOCKS**-0.25 * (80 if "mlp" in name else 32) ** -0.5
+
+
+def fixup(name: str) -> float:
+    """He's sigma by the root of the number of branches, two in a block."""
+    last = (*LAST, "head.weight")
+    return 0.0 if name.endswith(last) else (2 / WIDTH) ** 0.5 * (2 * BLOCKS) ** -0.5
+
+
+@pytest.mark.parametrize("sigma", [olmo, t_fixup, fixup])
+def test_recipes_of_a_depth(sigma: Any) -> None:
+    torch.manual_seed(0)
+    for known in (olmo, t_fixup, fixup):
+        recipe = known.__name__.replace("_", "-")
+        codes = {f.code for f in audit(Untied(sigma), IDS, predict=False, recipe=recipe).findings}
+        assert ("INIT-RECIPE" in codes) == (known is not sigma)
+
+
+def test_a_scale_by_the_block_that_readers_have() -> None:
+    def sigma(name: str) -> float:
+        return 0.02 * (2 * (int(name[7]) + 1)) ** -0.5 if "mlp.0" in name else 0.02
+
+    torch.manual_seed(0)
+    (finding,) = audit(Decoder(sigma=sigma), IDS, predict=False).findings
+    assert finding.code == "INIT-DEPTH-PLACE" and "(2(l+1))^-1/2 in block l" in finding.fix
