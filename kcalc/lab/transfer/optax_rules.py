@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...fields.arguments import one_number
-from ...foundation.errors import unknown
+from ...foundation.errors import KcalcError, unknown
 from ...foundation.extras import imported
 from .optimizers import OPTIMIZERS
 from .result import ParameterRule, Transfer, require_known
@@ -17,7 +17,10 @@ def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> 
     optax = imported("optax")
     having = [name for name, one in OPTIMIZERS.items() if one.optax]
     if transfer.optimizer not in having:
-        raise unknown("optimizer with an optax transformation", transfer.optimizer, having)
+        raise KcalcError(
+            f"there is no optax transformation for optimizer={transfer.optimizer!r}; use "
+            f"{' or '.join(having)}, or param_groups for PyTorch"
+        )
     require_known(transfer)
     warn_guessed(transfer)
     rate, decay, small = (

@@ -145,7 +145,7 @@ class _Growth:
             Fraction(a, b)
             for node, other in pairs.items()
             if node in held and node.op != "call_function"
-            for a, b in zip(_shape(node), _shape(other), strict=True)
+            for a, b in zip(_shape(node), _shape(other), strict=False)
             if a != b and b
         }
         self.known: dict[Fraction, Power] = {Fraction(1): ONE}
@@ -275,7 +275,10 @@ class _Matched:
         return self.names.get(node) or ".".join(p for p in (*path, _kind(node)) if p)
 
     def _axes(self, node: Any, other: Any) -> tuple[Power, ...]:
-        shapes = _shape(node), _shape(other)
+        return self._grown(node, _shape(node), _shape(other))
+
+    def _grown(self, node: Any, *shapes: tuple[int, ...]) -> tuple[Power, ...]:
+        """Return how the axes of an array of a node grow."""
         if len(shapes[0]) != len(shapes[1]):
             raise Unlike(
                 f"node {self.name(node)!r} has {len(shapes[0])} axes, but it has {len(shapes[1])} "
@@ -312,9 +315,7 @@ class _Matched:
         axes = []
         for own, base in zip(*parts, strict=True):
             shapes = [tuple(map(_extent, getattr(v, "shape", ()))) for v in (own, base)]
-            axes.append(
-                tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
-            )
+            axes.append(self._grown(node, *shapes))
         return Step(
             self.name(node),
             _kind(node),

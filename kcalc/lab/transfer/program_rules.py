@@ -298,8 +298,6 @@ def multiplied(f: Fold, step: Step) -> Found:
     inverse = step.kind.startswith(("div", "true"))
     if not isinstance(second, Ref):
         return scaled(f, step, first, ratio_of(f, step, "other"), inverse)
-    if not isinstance(first, Ref):
-        return scaled(f, step, second, ratio_of(f, step, "self"), False)
     if first == second and not inverse:
         return raised(f, replace(step, args={"self": first}), 2 * ONE)
     one, two = f.value(first), f.value(second)
@@ -323,9 +321,11 @@ def multiplied(f: Fold, step: Step) -> Found:
 
 def _own_factor(f: Fold, step: Step, one: tuple[Ref, Value], two: tuple[Ref, Value]) -> Found:
     """Multiply two parameters. The parameter with fewer entries is a gain for the other."""
-    (ref, small), (_, large) = (one, two) if one[1].axes != step.axes[0] else (two, one)
+    (ref, small), (rest, large) = (one, two) if one[1].axes != step.axes[0] else (two, one)
     f.roles.setdefault(small.parameter or "", "gain")
     axes, of = step.axes[0], one[1].of * two[1].of
+    f.edge(step, ref, large.of * f.shared(step, axes, ref))  # unless the product is a weight
+    f.edge(step, rest, small.of)
     return replace(large, axes=axes, of=of, gains=(*large.gains, ref.name))
 
 

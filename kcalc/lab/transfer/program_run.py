@@ -91,9 +91,8 @@ def _backward(fold: Fold) -> dict[Node, Power]:
         message = messages[step.name]
         for read, factor in fold.edges.get(step.name, ()):
             messages[read] = order.larger(messages[read], message * factor)
-    for key in fold.uses:
-        messages.setdefault(key, messages[whole(key)])
-    return messages
+    weights = {key: messages[whole(key)] * fold.shares.get(key, ONE) for key in fold.uses}
+    return messages | weights
 
 
 def reaching(program: Program) -> set[str]:

@@ -87,7 +87,7 @@ class Fold:
     ``after`` is {weights: the power by which it multiplies their output, including a bias}.
     ``guessed`` lists operations without a rule. ``columns`` is {weights: the parts of a
     concatenation that they read}. ``codes`` lists operations that normalise the result of a
-    readout.
+    readout. ``shares`` is {weights: the growth of the number of positions that share them}.
     """
 
     program: Program
@@ -103,6 +103,7 @@ class Fold:
     guessed: list[str] = field(default_factory=list)
     columns: dict[Node, tuple[Part, ...]] = field(default_factory=dict)
     codes: list[str] = field(default_factory=list)
+    shares: dict[Node, Power] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
 
     # -- what rules ask ----------------------------------------------------------------------------
@@ -161,6 +162,9 @@ class Fold:
         if x.unlike is not None and self.setting.order.grows(fans[0]):
             self.parted(step, x, use, fans)
         self.uses[key] = use
+        shares = total(step.axes[0]) / fans[2]
+        if self.setting.order.grows(shares) and step.name not in self.guessed:
+            self.shares[key] = shares
         if w.of != 1:
             self.behind[key] = w.of
         self.kept.append(Kept(w.parameter, key, "weight"))

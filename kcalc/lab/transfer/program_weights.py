@@ -87,14 +87,14 @@ def product_of(f: Fold, step: Step) -> Found:
     names = [name for name in step.args if isinstance(step.args[name], Ref)]
     first, second = step.args[names[0]], step.args[names[1]]
     one, two = f.value(first), f.value(second)
-    inner = one.axes[-1]
-    if step.kind == "outer":
-        inner = ONE
+    outer = step.kind == "outer"
+    inner = ONE if outer else one.axes[-1]
     if two.parameter is not None and not one.fixed:
-        out = two.axes[-1] if len(two.axes) > 1 else ONE
+        axis = -2 if step.kind == "inner" else -1
+        out = two.axes[axis] if outer or len(two.axes) > 1 else ONE
         return _weighed(f, step, first, second, (inner, out, out))
     if one.parameter is not None and not two.fixed:
-        out = one.axes[-2] if len(one.axes) > 1 else ONE
+        out = one.axes[-1] if outer else one.axes[-2] if len(one.axes) > 1 else ONE
         return _weighed(f, step, second, first, (inner, out, out))
     return contraction(f, step, first, second, inner)
 
@@ -184,7 +184,8 @@ def attention(f: Fold, step: Step) -> Found:
     f.edge(step, refs[2], copies)
     mask = step.args.get("attn_mask")
     if isinstance(mask, Ref):
-        f.edge(step, mask, v.of * v.axes[-1])
+        pairs = total(q.axes[:-1]) * k.axes[-2]
+        f.edge(step, mask, v.of * v.axes[-1] * more(f, pairs, f.value(mask).total))
         f.role(mask, "vector")
     found = [Value(v.of, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
     return several(step, found)

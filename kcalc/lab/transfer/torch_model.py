@@ -69,8 +69,8 @@ def torch_transfer(
     except (NotInNetwork, NoRule, TwoRoles) as error:
         try:
             program = program_of(_whole(base, small, inputs), _whole(model, large, inputs))
-        except Unlike:
-            raise _counted(error, base, model) from None
+        except Unlike as unlike:
+            raise _counted(error, unlike, base, model) from None
         _check_axes(axes)
         _check_constants(base, model)
         return _by_program(program, (base, model), chosen)
@@ -102,8 +102,11 @@ def _check_rank(base: Any, model: Any) -> None:
         )
 
 
-def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
-    """Extend an error with the parameters that occur more often in the model than in the base."""
+def _counted(error: KcalcError, unlike: Unlike, base: Any, model: Any) -> KcalcError:
+    """Extend an error with the parameters that occur more often in the model than in the base.
+
+    If there are none, extend it with the reason why the programs do not match.
+    """
     families = [
         {re.sub(r"\d+", "*", name): 0 for name, _ in one.named_parameters()}
         for one in (base, model)
@@ -120,7 +123,7 @@ def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
                 "this number changes gates and gradients by factors that are not powers of the "
                 f"width. If they are blocks: {error}"
             )
-    return error
+    return KcalcError(f"{error}. Rules for single operations do not help, because {unlike}")
 
 
 def _by_network(

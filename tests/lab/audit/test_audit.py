@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -104,6 +105,16 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "no builder": (3, (2, 3), "expected a torch.nn.Module"),
     "no examples": (linear(), None, "pass example inputs"),
     "wrong examples": (linear(), (2, 5), "could not be run on the example inputs"),
+    "too few axes": (
+        Model(lambda m, x: m.l(x[..., 0, 0]), l=nn.Linear(3, 3)),
+        (4,),
+        r"number of axes.*shapes \(4,\)",
+    ),
+    "ids beyond the table": (
+        nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)),
+        torch.full((2, 3), 9),
+        "largest id is 9, .* embeddings are: 9",
+    ),
     "no parameters": (nn.ReLU, (2, 3), "no parameters"),
     "a lazy module": (lambda: nn.LazyLinear(3), (2, 3), "has no shape yet"),
     "a sparse parameter": (_sparse, (2, 3), "w is not a dense tensor"),
@@ -118,6 +129,67 @@ def test_refusals_are_one_line_with_a_remedy(model: Any, inputs: Any, text: str)
     with refused(text) as caught:
         kc.audit(model, inputs)
     assert "\n" not in str(caught.value)
+
+
+class Configured(nn.Module):
+    """A model with the configuration of a transformers model, and the shapes that it got."""
+
+    got: dict[str, Any] = {}
+
+    def __init__(self, main: str, **config: Any) -> None:
+        super().__init__()
+        self.main_input_name, self.config = main, SimpleNamespace(**config)
+        self.table, self.last = nn.Embedding(32, 8), nn.Linear(8, 4)
+
+    def forward(
+        self, input_ids: Any = None, pixel_values: Any = None, decoder_input_ids: Any = None
+    ) -> Any:
+        given = {"ids": input_ids, "pixels": pixel_values, "decoder": decoder_input_ids}
+        self.got.update({name: tuple(x.shape) for name, x in given.items() if x is not None})
+        return self.last(pixel_values if input_ids is None else self.table(input_ids + self.wrong))
+
+    wrong = 0
+
+
+def test_inputs_of_a_configuration() -> None:
+    """Positions that start after the padding id leave 20 - 2; a decoder needs ids too."""
+    vision = SimpleNamespace(image_size=6, num_channels=2)
+    sizes = {"vocab_size": 32, "max_position_embeddings": 20, "pad_token_id": 1}
+    Configured.got.clear()
+    model = Configured("input_ids", is_encoder_decoder=True, vision_config=vision, **sizes)
+    kc.audit(model, predict=False)
+    assert Configured.got == {"ids": (4, 18), "pixels": (4, 2, 6, 6), "decoder": (4, 18)}
+    Configured.got.clear()
+    image = Configured("pixel_values", image_size=(5, 8))
+    image.table.requires_grad_(False)
+    kc.audit(image, predict=False)
+    assert Configured.got == {"pixels": (4, 3, 5, 8)}
+    model.wrong = 32
+    with refused("specified only input_ids, .*so pass example inputs"):
+        kc.audit(model, predict=False)
+
+
+def _moved(layer: Any, name: str, place: Any = ...) -> Any:
+    with torch.no_grad():
+        getattr(layer, name)[place] += 0.1 if place is ... else -getattr(layer, name)[place]
+    return layer
+
+
+UNPREDICTED: dict[str, tuple[Any, Any]] = {
+    "entries of 0.weight have a mean of 0.": (lambda: [_moved(nn.Linear(64, 64), "weight")], 64),
+    "0.bias, the bias of a norm, is not zero": (lambda: [_moved(nn.LayerNorm(8), "bias")], 8),
+    "some token ids have a row of zeros": (lambda: [_moved(nn.Embedding(9, 8), "weight", 3)], 0),
+}
+
+
+@pytest.mark.parametrize(("words", "case"), UNPREDICTED.items(), ids=range(len(UNPREDICTED)))
+def test_what_prevents_a_prediction(words: str, case: Any) -> None:
+    build, size = case
+    inputs = (4, size) if size else torch.arange(8).reshape(2, 4)
+    found = kc.audit(
+        lambda: nn.Sequential(*build(), nn.LazyLinear(4)) if 0 else nn.Sequential(*build()), inputs
+    )
+    assert any(words in remark for remark in found.remarks)
 
 
 def test_labels_go_in_a_dictionary() -> None:
@@ -135,7 +207,9 @@ def test_labels_go_in_a_dictionary() -> None:
         ({"recipe": "mup"}, "the model with the base width"),
         ({"recipe": ("mup", 64)}, "expected a torch.nn.Module"),
         ({"recipe": ("mup", linear())}, "no parameter first.weight"),
+        ({"recipe": {"first.weight": "he", "first.bias": "he"}}, "needs a fan, but first.bias"),
         ({"optimizer": 3}, "optimizer must be"),
+        ({"optimizer": lambda m: torch.optim.SGD(m.parameters(), lr=-1)}, "learning rate: -1"),
         ({"also": "INIT-TRUNK"}, "INIT-TRUNC"),
         ({"predict": 3}, "predict"),
     ],
@@ -223,6 +297,12 @@ def test_an_optimizer_of_another_model_gives_one_finding() -> None:
     assert not any("nothing is predicted" in remark for remark in found.remarks)
     (finding,) = found.findings
     assert finding.code == "OPT-MISSING" and "none of this model's" in finding.message
+
+    def twice(model: Any) -> Any:
+        return torch.optim.SGD([{"params": [p]} for p in (*model.parameters(), model.first.weight)])
+
+    (finding,) = kc.audit(perceptron, (16, 8), optimizer=twice, predict=False).findings
+    assert finding.code == "OPT-MISSING" and "in more than one" in finding.message
 
 
 @pytest.mark.parametrize(

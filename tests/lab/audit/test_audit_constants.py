@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,29 @@ def test_locks_hold_the_values_of_constants(tmp_path: Path, module: bool) -> Non
     assert audited(module=module).changes(path) == ()
     assert changed(1.0, 2.0, 1.0) == {"scale", "gate", "alpha"}
     assert changed(1.005e-5) == set()
+
+
+LOCKED: dict[str, tuple[dict[str, Any], str]] = {
+    "shape": ({"shape": [1, 16]}, r"has the shape \(16, 1\) instead of \(1, 16\)"),
+    "law": ({"law": "normal"}, "is kaiming_uniform instead of normal"),
+    "sigma": ({"sigma": 0.25}, r"has sigma 0\.5774 instead of 0\.25"),
+    "none": ({"sigma": None}, "^$"),
+    "text": ({"sigma": "0.1"}, "is not the lock file"),
+    "number": ({"shape": 16}, "is not the lock file"),
+}
+
+
+@pytest.mark.parametrize(("entry", "words"), LOCKED.values(), ids=LOCKED)
+def test_entries_of_a_lock(tmp_path: Path, entry: dict[str, Any], words: str) -> None:
+    found, path = audit(lambda: nn.Linear(1, 16), (4, 1), predict=False), tmp_path / "init.lock"
+    whole = json.loads(found.lock(path).read_text())
+    whole["parameters"]["weight"] |= entry
+    path.write_text(json.dumps(whole))
+    if words.startswith("is not"):
+        with refused(words):
+            found.changes(path)
+        return
+    assert re.search(words, " ".join(change.message for change in found.changes(path)))
 
 
 def test_a_single_entry_that_was_drawn_may_be_drawn_anew(tmp_path: Path) -> None:

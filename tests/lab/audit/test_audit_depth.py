@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from audit_models import (
     BLOCKS,
     IDS,
+    VOCABULARY,
     WIDTH,
     Decoder,
     nothing,
@@ -32,7 +34,9 @@ def olmo(layer: str, block: int) -> float:
 
 
 def fixup(layer: str, block: int) -> float:
-    return 0.0 if layer in LAST else (2 / 32) ** 0.5 * (2 * BLOCKS) ** (-1 / 2) if block else 0.02
+    if layer in (*LAST, "head"):
+        return 0.0
+    return (2 / 32) ** 0.5 * (2 * BLOCKS) ** -0.5 if block else 0.02
 
 
 def t_fixup(layer: str, block: int) -> float:
@@ -50,8 +54,12 @@ def test_recipes_are_their_formulas(rule: Callable[[str, int], float], wrong: st
         block, layer = NAME.fullmatch(name).groups()
         return (1.5 if name == wrong else 1) * rule(layer, int(block) + 1 if block else 0)
 
+    model = Decoder(sigma=sigma)
+    if wrong:  # with a readout of its own
+        model.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        nn.init.normal_(model.head.weight, 0.0, sigma("head.weight"))
     recipe = rule.__name__.replace("_", "-")
-    findings = audit(Decoder(sigma=sigma), IDS, recipe=recipe, predict=False).findings
+    findings = audit(model, IDS, recipe=recipe, predict=False).findings
     off = [f.parameters for f in findings if f.code == "INIT-RECIPE"]
     assert off == ([(wrong,)] if wrong else [])
 
@@ -110,3 +118,12 @@ def test_a_known_class_with_scaled_blocks_gets_no_recipe_twice() -> None:
     assert not any(
         "RECIPE" in f.code for f in audit(wang, IDS, recipe="deepnorm", predict=False).findings
     )
+
+
+def test_a_scale_by_the_block_that_readers_have() -> None:
+    def sigma(name: str) -> float:
+        return 0.02 * (2 * (int(name[7]) + 1)) ** -0.5 if "mlp.0" in name else 0.02
+
+    torch.manual_seed(0)
+    (finding,) = audit(Decoder(sigma=sigma), IDS, predict=False).findings
+    assert finding.code == "INIT-DEPTH-PLACE" and "(2(l+1))^-1/2 in block l" in finding.fix

@@ -268,7 +268,80 @@ def test_mixtures_that_are_modules() -> None:
         assert (weights.role, power(weights), power(weights, "init_std")) == ("hidden", -1, -HALF)
 
 
-# -- both ways agree -------------------------------------------------------------------------------
+# -- powers of single operations -------------------------------------------------------------------
+
+
+def pairs(h: Any) -> Any:
+    return h.unflatten(1, (-1, 2))
+
+
+# of the model and of h with entries of size 1: what the readout reads, and the power of its size
+OPERATIONS: dict[str, tuple[Any, Any]] = {
+    "root of a sum": (lambda m, h: (h * h).sum(1, True).sqrt(), HALF),
+    "its inverse": (lambda m, h: h.square().sum(1, True).rsqrt(), -HALF),
+    "norm": (lambda m, h: h.norm(dim=1, keepdim=True), HALF),
+    "normed": (lambda m, h: h / h.norm(dim=1, keepdim=True), -HALF),
+    "powers": (lambda m, h: (2 ** (h**3)).reciprocal(), 0),
+    "deviation": (lambda m, h: h.std(1, keepdim=True), 0),
+    "moments of pairs": (lambda m, h: torch.cat(torch.var_mean(pairs(h), 2), 1), 0),
+    "the larger": (lambda m, h: pairs(h).max(2)[0] + pairs(h).logsumexp(2), 0),
+    "chosen": (lambda m, h: h.gather(1, torch.where(h > 0, h.sort(1)[1], 1)), 0),
+    "distance": (lambda m, h: torch.cdist(h, -h), HALF),
+    "cosine": (lambda m, h: F.cosine_similarity(h, h.flip(0))[:, None], 0),
+    "learned slopes": (lambda m, h: F.glu(F.prelu(h, m.b)), 0),
+}
+
+
+@pytest.mark.parametrize(("act", "size"), OPERATIONS.values(), ids=OPERATIONS)
+def test_sizes_and_gradients_of_operations(act: Any, size: Any) -> None:
+    """A gain gets n times the rate, whatever reads it; a readout makes up for its input's size."""
+
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x).sort(1)[0]
+            y = m.o(act(m, torch.addcmul(m.c, h, m.b * m.s)))
+            return y.unflatten(1, (5, 1)) * m.root  # the readout absorbs this factor
+
+        b, c, s = (nn.Parameter(torch.ones(k)) for k in (width, width, 1))
+        made = Model(forward, i=Linear(16, width), b=b, c=c, s=s)
+        made.register_buffer("root", torch.tensor(width**-0.5))
+        made.o = Linear(act(made, torch.randn(2, width)).shape[1], 5)
+        return made
+
+    found = rules(build, optimizer="sgd")
+    assert [power(found[k]) for k in "bcs"] == [1, 1, 0]
+    wide = build(32).o.in_features > 2
+    assert power(found["o.weight"], "init_std") == HALF - size - int(wide)
+
+
+def test_weights_in_other_operations() -> None:
+    """A matrix that channels or heads share gets the sum of their gradients."""
+
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = torch.addmm(m.b, m.i(x).sort(1)[0], m.w)
+            h = torch.einsum("oi,bi->bo", m.v, (m.u @ h.T).T)
+            h = h + torch.outer(torch.einsum("bi->b", h * m.p) / width, m.q)
+            h = h + m.lstm(x[:, None], (h[None], h[None]))[0][:, 0]
+            heads = [m.mix(h.T).T.unflatten(1, (-1, 4)).transpose(0, 1)] * 3
+            read = F.scaled_dot_product_attention(*heads, attn_mask=m.mask)
+            h = read.transpose(0, 1).flatten(1)
+            return m.o(h) + m.r(F.linear(h, h, m.c) / width)
+
+        shapes: dict[str, Any] = dict.fromkeys("wvu", (width, width))
+        shapes |= dict.fromkeys("bpq", width) | {"mask": (2, 2), "c": 2}
+        own = {k: nn.Parameter(torch.randn(size)) for k, size in shapes.items()}
+        layers = {"i": Linear(16, width), "mix": Linear(2, 2), "o": Linear(width, 5)}
+        lstm = nn.LSTM(16, width, batch_first=True)
+        return Model(forward, **own, **layers, r=Linear(2, 5), lstm=lstm)
+
+    found = rules(build, optimizer="sgd")
+    for names, rate in (("b p q c i.weight lstm.weight_ih_l0", 1), ("o.weight", -1)):
+        assert [power(found[name]) for name in names.split()] == [rate] * len(names.split())
+    for name in ("w", "v", "u", "lstm.weight_hh_l0"):
+        assert [power(found[name], q) for q in ("init_std", "learning_rate")] == [-HALF, 0], name
+    for name in ("mix.weight", "mix.bias", "mask", "r.weight"):
+        assert power(found[name]) == 0, name
 
 
 # -- what has no rule ------------------------------------------------------------------------------
@@ -300,6 +373,28 @@ def test_guesses_are_marked() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rules(M.Perceptron).param_groups(M.Perceptron(128), lr=0.1)
+
+
+def test_every_guess_is_named() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x)
+            w = torch.tanh(m.w)
+            y = F.linear(h, w) + F.conv1d(h[..., None], w[..., None])[..., 0]
+            y = y + F.embedding(torch.arange(2), w) + m.lstm(h[:, None])[0][:, 0]
+            y = y + torch.einsum("...i,oi->...o", h, m.v) * h.norm(1, 1, True)
+            return m.o(y + h.cumsum(1))
+
+        w, v = (nn.Parameter(torch.randn(width, width)) for _ in range(2))
+        lstm = nn.LSTM(width, 2 * width, proj_size=width, batch_first=True)
+        return Model(forward, w=w, v=v, i=Linear(16, width), o=Linear(width, 5), lstm=lstm)
+
+    found = rules(build, unknown="heuristic")
+    named = [one.node for one in found.assumptions if one.kind == "heuristic"]
+    wanted = "linear conv1d embedding lstm.lstm einsum linalg_vector_norm cumsum"
+    assert named == wanted.split() and found["v"].role == "hidden"
+    with refused("'linear' .*computed from parameters.*unknown="):
+        rules(build)
 
 
 WITHOUT = {
@@ -337,6 +432,45 @@ WITHOUT = {
             i=Linear(16, w), f=Linear(w, w + 8), o=Linear(w, 5), p=Linear(8, 5),
         ),
         "'f.*two conflicting roles|'f.*several|rows of one matrix",
+    ),
+    "a part of the rows": (
+        lambda w: Model(
+            lambda m, x: m.o(h := m.f(m.i(x)).sort(1)[0]) + h.relu() @ m.g + m.f(m.i(x))[:, :1],
+            i=Linear(16, w), f=Linear(w, w), o=Linear(w, 5), g=nn.Parameter(torch.ones(w, 1)),
+        ),
+        "'f_2' .*grow as n, but.* 'slice.*rows of one matrix.*separate layer",
+    ),
+    "other operations": (
+        lambda w: Model(
+            lambda m, x: m.o((F.relu if w == 32 else F.silu)(m.i(x).sort(1)[0])),
+            i=Linear(16, w), o=Linear(w, 5),
+        ),
+        "'sort' was not read.*'silu' calls aten.silu.*base model calls aten.relu",
+    ),
+    "other axes": (
+        lambda w: Model(
+            lambda m, x: m.o(m.i(x).sort(1)[0].reshape((2, 32) if w == 32 else (2, -1, 32))),
+            i=Linear(16, w), o=Linear(32, 5),
+        ),
+        "'reshape' has 3 axes, but it has 2 in the base",
+    ),
+    "features": (
+        lambda w: Model(lambda m, x: m.i(x).sort(1)[0], i=Linear(16, w)),
+        "output 'sort.* grows with the width",
+    ),
+    "a constant": (
+        lambda w: Model(
+            lambda m, x: m.o(m.i(x).sort(1)[0] + torch.tensor(3.0 + w)),
+            i=Linear(16, w), o=Linear(w, 5),
+        ),
+        "value 131, but 35 in the base.*same multipliers",
+    ),
+    "an axis": (
+        lambda w: Model(
+            lambda m, x: m.o(m.i(x).sort(1)[0] + torch.zeros(w + 5)[:w].cumsum(0)),
+            i=Linear(16, w), o=Linear(w, 5),
+        ),
+        "length 133, but the length is 37",
     ),
     "a loss over the width": (
         lambda w: Model(

@@ -374,6 +374,57 @@ def test_training_one_parameter_that_is_not_there() -> None:
     assert found.steady("output") and not found.steady("output", slack=0)
 
 
+def asked(
+    build: Any = perceptron, x: Any = X, lr: float = 0.1, widths: Any = (4, 8), **options: Any
+) -> Any:
+    return trained_coordinates(build, x, Y, lr, widths, steps=1, seeds=2, **options)
+
+
+test_training_runs_that_cannot_start = refusals(
+    {
+        "model": (lambda: asked(perceptron(4)), "function of the width, got Sequential"),
+        "not finite": (lambda: asked(x=X / 0), "x contains values that are not finite"),
+        "loss": (lambda: asked(loss=3), "loss must be a function.*got 3"),
+        "one size": (lambda: asked(widths=(4,)), "at least two sizes"),
+        "equal sizes": (lambda: asked(widths=(4, 4)), r"differ, got \(4, 4\)"),
+        "two numbers": (
+            lambda: asked(widths=[{"width": 4, "depth": 1}, {"width": 8, "depth": 2}]),
+            "exactly one number must differ",
+        ),
+        "rate": (lambda: asked(lr=0), "lr must be positive, got 0"),
+        "diverges": (
+            lambda: asked(lr=1e38, optimizer="sgd", loss=lambda o, y: o.square().sum() * 1e30),
+            "use a different lr",
+        ),
+        "number": (lambda: asked(lambda width: 3), "must build a torch.nn.Module, got int"),
+        "constant": (lambda: asked(loss=lambda o, y: torch.ones(())), "depends on the output"),
+        "rates": (
+            lambda: kc.transfer_check(perceptron, X, Y, [0.1, 0.1, 0.1], (4, 8)),
+            "three different learning rates",
+        ),
+        "module": (
+            lambda: TrainedCoordinates((1.0, 2.0), {}, {"a": (0.1, 0.1)}, np.ones((2, 2))).steady(
+                "b"
+            ),
+            "unknown module 'b'.*a",
+        ),
+        "optax": (
+            lambda: transfer(perceptron, X, base=4, to=8, optimizer="muon").optax(0.1),
+            "optimizer='muon'; use sgd or adamw or lion",
+        ),
+        "tree": (
+            lambda: (
+                transfer(perceptron, X, base=4, to=8, optimizer="lion")
+                .optax(0.1)
+                .init({"a": np.ones(2)})
+            ),
+            "unknown parameter 'a'",
+        ),
+        "groups": (lambda: transfer(perceptron, X, base=4, to=8).param_groups(3, 0.1), "got a int"),
+    }
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [residual, post_norm])
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 1e-3)])
