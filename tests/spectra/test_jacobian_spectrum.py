@@ -129,7 +129,10 @@ def test_atoms() -> None:
     assert top == pytest.approx((weight**4, 1 - 4 * (1 - inside)))
     assert law.largest() ** 2 == pytest.approx(weight**4)
     assert law.largest(1000).std == 0
-    # channels that dropout drops twice, or that one of two free projections keeps
+
+
+def test_atoms_of_dropout_and_sums() -> None:
+    """Channels that dropout drops or keeps, and equal singular values of two orthogonal layers."""
     kept = kc.chain(L.Input(), A(), L.Dropout(0.3, active=True))
     assert kc.jacobian_spectrum(kept, weights="orthogonal").atoms == (
         pytest.approx((0, 0.3)), pytest.approx((0.7**-2, 0.7)),
