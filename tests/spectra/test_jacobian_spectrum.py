@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 from wiring import wired
 
 import kcalc as kc
@@ -101,6 +102,10 @@ def test_closed_forms() -> None:
     assert turned.atoms == (pytest.approx((1.5**6, 1.0)),)
     steep = kc.jacobian_spectrum(layers(1, "tanh", 1e6))  # 1e12 E sech^4(1e6 z)
     assert steep.moment(1) == pytest.approx(1e6 * 4 / 3 / math.sqrt(2 * math.pi))
+    x = sp.Symbol("x", real=True)
+    bent = [N(sp.Piecewise((x, x > 0), (x / n, True))) for n in (10, 5)]
+    two = kc.jacobian_spectrum(kc.chain(L.Input(), A(), bent[0], A(), bent[1]), 1, "orthogonal")
+    assert (two.smallest(), two.largest()) == pytest.approx((0.02, 1))  # both slopes of half
     sums = kc.jacobian_spectrum(kc.residual(L.Affine(sigma_w=0.5), shortcut_weight=0.8))
     known = kc.residual_spectrum(0.5, 0.8, 0.6)
     assert (sums.smallest(), sums.largest()) == pytest.approx(known.support, rel=1e-8)
