@@ -270,8 +270,14 @@ def test_bad_questions() -> None:
     rare = kc.jacobian_spectrum(kc.chain(L.Input(), A(), N("exp")))  # E s^4 is out of reach
     assert math.isnan(rare.to_dict()["isometry"] or math.nan)
     assert rare.moment(1) == pytest.approx(math.exp(2)) and "isometry nan" in repr(rare)
-    for lost in (lambda: rare.isometry, kc.jacobian_spectrum(layers(60, "tanh", 1e9)).largest):
-        with pytest.raises(KcalcError, match="lower moment|rescale sigma_w"):
+    large = kc.jacobian_spectrum(layers(1000, None, 1.2))  # 1.44^1000 = 2.4e158
+    assert "isometry nan" in repr(large) and large.moment(1) == pytest.approx(1.44**1000)
+    for lost in (
+        lambda: large.isometry,
+        lambda: rare.isometry,
+        kc.jacobian_spectrum(layers(60, "tanh", 1e9)).largest,
+    ):
+        with pytest.raises(KcalcError, match="lower moment|rescale sigma_w|exceeds the range"):
             lost()
     with pytest.raises(KcalcError, match="multiple of 4"):
         kc.jacobian_spectrum(layers(1, None, 1, [4, 3])).measure(10)
