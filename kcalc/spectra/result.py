@@ -170,7 +170,7 @@ class JacobianSpectrum(Shown, Approximable):
         the sum of ``mu_2 / mu_1^2 - 1`` of the slopes, plus 1 for each layer with Gaussian weights.
         Raises a KcalcError if E s^4 cannot be computed.
         """
-        return self.moment(2) / self.moment(1) ** 2 - 1
+        return self.moment(2) / self.moment(1) / self.moment(1) - 1
 
     @overload
     def density(self, x: Number) -> float: ...
@@ -381,7 +381,7 @@ class JacobianSpectrum(Shown, Approximable):
                 "q": self.q,
                 "mean": mean,
                 "second_moment": second,
-                "isometry": second / mean**2 - 1,
+                "isometry": second / mean / mean - 1,
                 "smallest": math.sqrt(self._law.bottom.z),
                 "largest": self.largest(),
                 "atoms": [tuple(atom) for atom in self.atoms],
@@ -396,7 +396,7 @@ class JacobianSpectrum(Shown, Approximable):
 
     def __repr__(self) -> str:
         mean = self.moment(1)
-        about = f"E s^2 = {mean:.6g}, isometry {self._second() / mean**2 - 1:.4g}"
+        about = f"E s^2 = {mean:.6g}, isometry {self._second() / mean / mean - 1:.4g}"
         return f"JacobianSpectrum({marked(f'{about}, s <= {self.largest():.6g}', self)})"
 
 

@@ -153,7 +153,7 @@ def test_a_search_beyond_the_kernel_maps_finds_nothing(monkeypatch: Any) -> None
 
     monkeypatch.setattr(TransformerSystem, "misses", far)
     with refused("found no constants with stream growth = 1.5"):
-        edge(block(added("end", "sum", "f", "g")), tokens=2, growth=1.5)
+        edge(block(added("end", "sum", "f", "g")), tokens=2, growth=1.5, token_slope=0.9)
 
 
 def test_parallel_blocks_are_sums_of_two() -> None:
