@@ -43,6 +43,14 @@ def test_cells_after_an_import_of_the_future(future: int) -> None:
         s.patch()
 
 
+def test_code_without_a_source_has_no_patch() -> None:
+    names: dict = {"__name__": "nowhere"}
+    exec(CELL, names)
+    s = kc.shape(kc.read(names["Cell"](), torch.randn(3, 8)), method="dks", zeta=1.5)
+    with refused("Cell is not in a file.*no source"):
+        s.patch()
+
+
 class ByLambda(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

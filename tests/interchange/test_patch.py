@@ -137,6 +137,26 @@ class Encoded(nn.Module):
     def forward(self, x):
         return self.out(self.net(x))
 """
+SIGNS = """from torch import nn
+import torch
+
+
+def only(parts):
+    return torch.relu(next(iter(parts)))
+
+
+class Signs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inp, self.norm = nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16)
+        self.branch, self.out = nn.Linear(16, 16), nn.Linear(16, 4)
+        self.layers = nn.ModuleList([nn.Linear(16, 16)])
+
+    def forward(self, x):
+        x = torch.tanh(self.norm(self.inp(x)))
+        x = x + -torch.tanh(self.branch(x))
+        return self.out(only(layer(x) for layer in self.layers))
+"""
 WITHOUT = """
 import sys
 
@@ -196,6 +216,7 @@ def project(tmp_path_factory):
     package = folder / "src" / "ours"
     package.mkdir(parents=True)
     texts = {"residual": RESIDUAL, "blocks": BLOCKS, "looped": LOOPED, "encoded": ENCODED}
+    texts["signs"] = SIGNS
     for name, text in (texts | {"helpers": HELPERS, "__init__": ""}).items():
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -247,7 +268,7 @@ def run_without_kcalc(names, project, folder):
 
 def test_patched_models_run_without_kcalc(project, tmp_path):
     """Equal to ``kc.apply_edits``, with the old weights and with new ones."""
-    names = {"Residual": None, "Looped": "softsign", "Encoded": None}
+    names = {"Residual": None, "Looped": "softsign", "Encoded": None, "Signs": None}
     run_without_kcalc(names, project, tmp_path)
 
 
@@ -286,7 +307,9 @@ def test_ends_of_lines_stay(tmp_path, monkeypatch):
     from endings import Encoded  # type: ignore[import-not-found]
 
     model = Encoded().eval()
+    (package / "shaped_encoded.py").touch()
     apply(of_reading(model, torch.randn(2, 5, 16)).edits.patch(model, root=tmp_path), tmp_path)
+    assert (package / "shaped_encoded_2.py").exists()
     new = (package / "__init__.py").read_bytes()
     assert new.count(b"\r\n") == new.count(b"\n") and not new.endswith(b"\n")
 

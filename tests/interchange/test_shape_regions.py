@@ -162,3 +162,9 @@ def test_what_a_model_shaped_in_regions_has_not() -> None:
         _ = s.network
     with refused("pass one of its .networks"):
         kc.c_map(s)  # type: ignore[arg-type]
+
+
+def test_sums_with_noise_end_regions_of_every_method() -> None:
+    s = kc.shape(kc.read(middle(lambda h: h + torch.randn_like(h)), (4, 8)), method="nf")
+    assert isinstance(s, kc.RegionalShaping) and "random numbers" in s.left_alone["add"]
+    assert {"a.7", "b.7"} <= s.constants.by_node.keys()
