@@ -156,9 +156,6 @@ class Fold:
             n += 1
             key = f"{step.name} #{n}"
         use = used(self.setting, key, x.of, fans, hot)
-        places = total(step.axes[0]) / fans[2]
-        if self.setting.order.grows(places):
-            use = replace(use, shared=places)
         if x.unlike is not None and self.setting.order.grows(fans[0]):
             self.parted(step, x, use, fans)
         self.uses[key] = use

@@ -354,8 +354,6 @@ class _Book:
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             gradient = largest
-        if one.kind in ("weight", "bias", "length"):
-            gradient *= self.found.uses[one.node].shared
         if one.kind != "weight":
             change, initial, slope = self._vector(one, gradient)
             behind = one.behind

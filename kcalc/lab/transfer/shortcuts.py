@@ -194,10 +194,10 @@ def carried(small: Stream, large: Stream) -> Carried:
 
 
 def _apart(one: Kept, two: Kept) -> float:
-    """Return the number of e-folds by which two shares differ."""
+    """Return the number of e-folds by which two shares differ, infinite if nothing remains."""
     pairs = ((one.share, two.share), (one.total, two.total))
     if any(min(abs(a), abs(b)) < 1e-300 for a, b in pairs):
-        return 0.0 if all(a == b for a, b in pairs) else math.inf
+        return math.inf
     return max(abs(math.log(abs(a / b))) for a, b in pairs)
 
 
@@ -211,9 +211,9 @@ def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
     return KcalcError(
         f"the residual stream that ends at node {owner(node)!r} forgets its past. Some shortcut "
         "weights differ from 1, so the fractions of the stream that reach its end are "
-        f"{use[0]:.3g} and {use[1]:.3g} ({where}), but depth exponents need equal fractions; "
-        f"{ADVICE}, or choose shortcut weights so that their product over all blocks does not "
-        "depend on the depth"
+        f"{use[0]:.3g} and {use[1]:.3g} ({where}), but depth exponents need equal, positive "
+        f"fractions; {ADVICE}, or choose shortcut weights so that their product over all blocks "
+        "does not depend on the depth"
     )
 
 

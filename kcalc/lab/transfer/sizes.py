@@ -109,9 +109,7 @@ class Use:
     ``output`` are the sizes of input and output. ``fan_in`` and ``fan_out`` are the growth factors
     for the number of inputs per output and for the number of outputs per input. ``initial`` and
     ``change`` are the sizes of an initial weight and of its change, multipliers included, and
-    ``size`` is the larger of the two. ``shift`` is the change of a bias. ``shared`` is the growth
-    of the number of places at which the same weights are used, such as the channels to which a
-    layer that mixes tokens applies them.
+    ``size`` is the larger of the two. ``shift`` is the change of a bias.
     """
 
     node: Node
@@ -125,7 +123,6 @@ class Use:
     change: Power
     size: Power
     shift: Power
-    shared: Power = ONE
 
 
 def used(

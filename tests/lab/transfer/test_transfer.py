@@ -30,6 +30,19 @@ def residual_network(features: int | None = None) -> kc.Network:
     return chain(Input(8), Affine(features), repeat(residual(branch), 2), Affine(10))
 
 
+def bent_network(functions: int) -> kc.Network:
+    bends = [residual(Nonlinear("relu")) for _ in range(functions)]
+    return chain(Input(8), Affine(4), *bends, Affine(2))
+
+
+def replaced_network(blocks: int) -> kc.Network:
+    """Sums that multiply the stream by 0."""
+    steps: list[Any] = [("s0", Affine(8), "x")]
+    for k in range(blocks):
+        steps += [(f"f{k}", Affine(8)), (f"s{k + 1}", L.Sum((0, 1)), f"s{k} f{k}")]
+    return wired(("x", Input(8)), *steps, ("out", Affine(2)))
+
+
 def biased_network(features: int, blocks: int) -> kc.Network:
     block = residual(chain(Nonlinear("relu"), Affine(features)))
     return chain(Input(8), Affine(features), repeat(block, blocks), Affine(10))
@@ -106,6 +119,20 @@ def test_attention_is_divided_by_the_channels_of_a_head() -> None:
     assert more["logits.weight"].learning_rate == 0.25
 
 
+def one_head(width: int, scale: Any, key_width: int | None = None) -> kc.Network:
+    branch = [(name, Affine(width), "stem") for name in "qkv"]
+    attend = ("a", L.Attend(heads=1, key_width=key_width, scale=scale), "q k v")
+    return wired(("x", Input(5)), ("stem", Affine(width)), *branch, attend, ("out", Affine(3)))
+
+
+@pytest.mark.parametrize(("power", "factor"), [(0, 1 / 4), (-0.5, 1 / 2), (-1, 1)])
+def test_scales_that_are_numbers(power: float, factor: float) -> None:
+    """All scores are divided by the channels of a head, of which there are four times as many."""
+    large, small = (one_head(width, width**power, width) for width in (32, 8))
+    found = transfer(large, base=small).multipliers
+    assert found == ({} if factor == 1 else {"a (scores)": factor})
+
+
 def test_heads_that_share_keys_and_values() -> None:
     """Four and sixteen heads over two of keys and values, 8 channels each."""
 
@@ -154,6 +181,14 @@ def test_weights_on_the_stream_have_no_exponent_of_depth() -> None:
     with refused("residual.*branches"):
         transfer(net)
     assert transfer(net, axes="width").parameters
+
+
+@pytest.mark.parametrize("after", [Nonlinear("relu"), L.Dropout(0)])
+def test_what_keeps_the_stream_has_exponents_of_depth(after: Any) -> None:
+    """ReLU after a sum changes nothing at the next ReLU."""
+    block = chain(residual(chain(LayerNorm(), Affine(8))), after)
+    found = transfer(chain(Input(8), Affine(8), repeat(block, 3), Affine(2)), axes="depth")
+    assert found["affine_3.weight"].exponent("init_std", "depth") == -1
 
 
 # -- results ---------------------------------------------------------------------------------------
@@ -205,6 +240,25 @@ REFUSED = {
     ),
     "different places on residual": lambda: transfer(
         biased_network(16, 2), base=biased_network(8, 1)
+    ),
+    "base has no residual branches": lambda: transfer(bent_network(2), base=bent_network(0)),
+    "the larger network has none": lambda: transfer(bent_network(0), base=bent_network(2)),
+    "'s4' forgets its past.* 0 and 0": lambda: transfer(
+        replaced_network(4), base=replaced_network(2)
+    ),
+    "scale of the scores is 'linear'": lambda: transfer(
+        one_head(8, "linear"), base=one_head(4, "sqrt")
+    ),
+    "a power of the number of channels per head": lambda: transfer(
+        one_head(8, 0.3, 8), base=one_head(4, "sqrt", 4)
+    ),
+    "'affine_1': the number of channels must be known": lambda: transfer(
+        perceptron(), base=vanilla(2, features=8)
+    ),
+    "'nonlinear_1', a function, acts on the residual stream": lambda: transfer(
+        chain(
+            Input(8), Affine(), repeat(chain(residual(Affine()), Nonlinear("tanh")), 2), Affine(2)
+        )
     ),
     "ZeroDivisionError": lambda: transfer(lambda width: 1 / 0, base=1, to=2),
     "returned None for base=1": lambda: transfer(lambda width: None, base=1, to=2),
