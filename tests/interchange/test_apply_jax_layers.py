@@ -71,14 +71,6 @@ OF_ROWS = {
     "halves": lambda p, x: (lambda h: jnp.tanh(h[:, :6]) * h[:, 6:])(x @ p["q"]),
     "join": lambda p, x: jnp.concatenate([jnp.tanh(x @ p["w"]), x @ p["v"]], -1) @ p["c"],
     "scaled": lambda p, x: 0.5 * (x @ p["w"]),
-    "a certain branch": lambda p, x: (
-        lax.cond(True, jnp.sin, jnp.tanh, lax.cond(False, jnp.sin, jnp.tanh, x @ p["w"])) @ p["u"]
-    ),
-    "a loop of one turn": lambda p, x: (
-        lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x @ p["w"]))[1]
-        @ p["u"]
-    ),
-    "rms norm": lambda p, x: norm(x @ p["w"], centre=False) @ p["u"],
     "an input scaled": lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]),
     "weights with a factor": lambda p, x: jnp.tanh(x @ (p["a"] * p["w"])) @ p["u"],
 }
@@ -155,6 +147,54 @@ def test_dropout_stays_where_the_network_has_it_and_goes_where_it_has_not() -> N
     (drop,) = reading.network.nodes_of(L.Dropout)
     again, new = apply_jax(reading, reading.network.without([drop]), weights="keep")
     assert close(again(new, x), np.tanh(np.asarray(x) @ P["w"]) @ P["u"])
+
+
+GAINS = {"w": P["w"], "u": P["u"], "g": np.full(4, 1.5, "f"), "b": np.full(4, 0.25, "f")}
+
+
+def gained(p: Any, x: Any) -> Any:
+    return jnp.tanh(norm(x @ p["w"]) * p["g"] + p["b"]) @ p["u"]
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["kept", "removed"])
+@pytest.mark.parametrize("other", [False, True], ids=["same", "other"])
+def test_activations_behind_a_norm_with_a_gain(other: bool, removed: bool) -> None:
+    """The activation of the network acts on the norm z, without the gain and bias of the model."""
+    x = jnp.asarray(R.standard_normal(FLAT), jnp.float32)
+    reading = read(gained, GAINS, x)
+    network = reading.network
+    (node,) = network.nodes_of(L.Nonlinear)
+    own = kc.activation("sin") if other else network.layer(node).activation
+    phi = L.Nonlinear(own.transformed(0.5, 0.125, 2, -0.25))
+    changed = network.map_layers(lambda n, layer: phi if n == node else layer)
+    changed = changed.without(changed.nodes_of(L.LayerNorm)) if removed else changed
+    again, new = apply_jax(reading, changed, weights="keep")
+    f = jnp.sin if other else (lambda z: jnp.tanh(1.5 * z + 0.25))
+    z = x @ P["w"] if removed else norm(x @ P["w"])
+    assert close(again(new, x), (2 * (f(0.5 * z + 0.125) - 0.25)) @ P["u"])
+
+
+CONTROLLED = {
+    "a branch": lambda p, x, f: lax.cond(True, f, jnp.cos, x @ p["w"]) @ p["u"],
+    "a branch in a branch": lambda p, x, f: lax.cond(
+        True, lambda x: lax.cond(False, jnp.cos, f, x @ p["w"]) @ p["u"], lambda x: x[:, :5], x
+    ),
+    "a loop of one turn": lambda p, x, f: (
+        lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, f(c[1])), (0, x @ p["w"]))[1]
+        @ p["u"]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_activations_in_branches_and_loops(name: str) -> None:
+    function, x = CONTROLLED[name], jnp.asarray(R.standard_normal(FLAT), jnp.float32)
+    reading = read(lambda p, x: function(p, x, jnp.tanh), P, x)
+    phi = L.Nonlinear(kc.activation("tanh").transformed(0.5, 0.125, 2, -0.25))
+    network = reading.network.map_layers(lambda _, g: phi if isinstance(g, L.Nonlinear) else g)
+    again, new = apply_jax(reading, network, weights="keep")
+    wanted = function(P, x, lambda z: 2 * (jnp.tanh(0.5 * z + 0.125) - 0.25))
+    assert close(again(new, x), wanted)
 
 
 def model(p: Any, x: Any) -> Any:

@@ -81,6 +81,7 @@ PLACES: dict[str, tuple[Any, ...]] = {
     "a way of texts": ("place", 1, "forward"),
     "no number": ("scale", None),
     "infinity": ("scale", 1e400),
+    "a factor of 0": ("scale", 0),
     "a huge whole number": ("scale", 10**400),
     "a list for a number": ("shift", [1]),
     "a negative visit": ("visit", -1),
@@ -124,6 +125,8 @@ WEIGHTS: dict[str, tuple[Any, ...]] = {
     "rows below 0": ("layout", "rows", [-1]),
     "a spread of zeros": ("layout", "spread", [0, 0]),
     "an empty layout": ("layout", {}),
+    "no layout": ("layout", None),
+    "a layout of numbers": ("layout", [3]),
     "a sigma of text": ("sigma", "0.1"),
     "a flag of text": ("standardised", "yes"),
     "one that is added twice": ("added", True),
@@ -164,6 +167,13 @@ DOCUMENTS: dict[str, Any] = {
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents(name, tmp_path):
     refused(DOCUMENTS[name], tmp_path)
+
+
+@pytest.mark.parametrize("path", [("left_alone", []), ("edits", 0, "calls", 3)])
+def test_spoilt_documents(path, good, tmp_path):
+    document = copy.deepcopy(good)
+    spoilt(document, *path)
+    assert path[-2] in refused(document, tmp_path)
 
 
 def test_an_unreachable_function(good, tmp_path):

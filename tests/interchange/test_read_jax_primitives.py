@@ -283,3 +283,50 @@ def test_what_has_no_rule_is_said(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert reading.fidelity.level == "not read"
     assert any(words in note.text for note in reading.notes), [note.text for note in reading.notes]
     assert all(note.text for note in reading.notes)
+
+
+IDS = np.array([[0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 7, 8]])
+TABLES = {
+    name: R.standard_normal(shape).astype(np.float32)
+    for name, shape in {"t": (9, 16), "e": (16, 3), "pos": (6, 16), "z": (1, 1, 16)}.items()
+}
+
+
+def with_token(p: Any, i: Any, factor: float, order: int = 1) -> Any:
+    token = jnp.broadcast_to(factor * p["z"], (2, 1, 16))
+    return jnp.concatenate([token, p["t"][i]][::order], 1)
+
+
+TOKENS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "a table read twice": (lambda p, i: p["t"][i[:, 0]] + p["t"][i[:, 1]], "shares its table with"),
+    "class tokens of zeros": (lambda p, i: with_token(p, i, 0.0), "class tokens are zeros"),
+    "class tokens at the end": (lambda p, i: with_token(p, i, 1.0, -1), "is the same vector"),
+    "positions that multiply": (lambda p, i: p["t"][i] * p["pos"], r"(1, 6, 16) is not"),
+    "positions of examples": (
+        lambda p, i: p["t"][i] + jnp.stack([p["pos"], 2 * p["pos"]]),
+        "(2, 6, 16) is not",
+    ),
+    "parts of rows": (lambda p, i: jnp.tile(p["t"][i, 2:10], 2), "picks entries by index"),
+    "a table of numbers": (lambda p, i: p["t"][jnp.arange(9)[::-1][i]], "picks entries by index"),
+    "columns of a table": (lambda p, i: p["t"].T[:, i].transpose(1, 2, 0), "picks entries by"),
+    "sorted": (lambda p, i: jnp.take_along_axis(i * 1.0, i.argsort(-1), -1), "picks entries by"),
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_tables_and_tokens(name: str) -> None:
+    function, words = TOKENS[name]
+    head = TABLES["e"] if name != "sorted" else TABLES["e"][:6]
+    notes = read(lambda p, i: function(p, i) @ head, TABLES, IDS).notes
+    assert any(words in note.text for note in notes), [note.text for note in notes]
+
+
+def test_rows_by_number() -> None:
+    """lax.dynamic_slice of one row for every example is a lookup."""
+
+    def function(p: Any, i: Any) -> Any:
+        return jax.vmap(lambda j: lax.dynamic_slice(p["t"], (j, 0), (1, 16))[0])(i[:, 0]) @ p["e"]
+
+    found = read(function, TABLES, IDS)
+    layers = [type(layer).__name__ for _, layer, _ in found.network.steps()]
+    assert layers == ["Input", "Embedding", "Affine"] and found.fidelity.level == "exact"
