@@ -113,13 +113,12 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
         own = large.get(node)
         pairs[node] = [one for one in others if small.get(one) == own] or others
     _check_places((base, old), (network, new), pairs)
-    if deep:
-        _check_streams((base, old), (network, new))
     along, given = frozenset(), Carried()
     if len(new) == len(old):
         _check_forms(_forms(base), _forms(network), deep=False)
     else:
         along, given = _stream((base, old), (network, new))
+        _check_streams((base, old), (network, new))
     ratios: dict[Node, Fraction] = {}
     for node in network.nodes_of(*WEIGHTS, L.Attend):
         ratios[node] = _one_ratio(
