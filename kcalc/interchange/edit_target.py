@@ -62,8 +62,9 @@ class Target:
         for node, (layer, parents) in self.steps.items():
             if node not in self.model:
                 raise KcalcError(
-                    f"node {node!r} of the shaped network is not an operation of the model; shape "
-                    "the network that was read and keep its nodes"
+                    f"node {node!r} of the shaped network is not an operation of the model, and "
+                    "edits cannot add operations; use a method that keeps the nodes of the network "
+                    "that was read, or shape reading.network, which needs no edits"
                 )
             before = self.model.layer(node)
             if _as_edited(before) != _as_edited(layer):
