@@ -118,3 +118,21 @@ def test_gains_that_changed_since_the_reading_are_refused() -> None:
         model[1].weight.fill_(1.5)
         made = s.apply_to(model, x)
         assert float(made[:3](x).square().mean()) == pytest.approx(1, abs=0.5)
+
+
+def test_modules_that_several_modules_share() -> None:
+    """Exporters run models with shared modules through proxies."""
+    act, x = nn.GELU(), torch.randn(4, 3)
+    inner = nn.Sequential(nn.Linear(6, 6), act, nn.Linear(6, 6))
+    model = nn.Sequential(nn.Linear(3, 6), act, inner, act, nn.Linear(6, 2))
+    s = kc.shape(kc.read(model, x))
+    made: Any = s.apply_to(model, x)
+    assert not s.left_alone and len(s.edits.only("activation")) == 3 and made[1] is made[2][1]
+    k = next(iter(s.constants.by_node.values()))
+
+    def phi(x: Any) -> Any:
+        return k.gamma * (act(k.alpha * x + k.beta) + k.delta)
+
+    first, last = made[2][0], made[2][2]
+    wanted = made[4](phi(last(phi(first(phi(made[0](x)))))))
+    torch.testing.assert_close(made(x), wanted)

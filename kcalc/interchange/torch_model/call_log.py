@@ -105,12 +105,13 @@ class CallLog(TorchFunctionMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.paths = {id(module): path for path, module in model.named_modules()}
+        # exporters run a model with shared modules through proxies that share their ``__dict__``
+        self.known = {id(vars(module)): (path, module) for path, module in model.named_modules()}
         self.calls: list[LoggedCall] = []
         self.modules: list[LoggedCall] = []
         self.made: dict[int, Made] = {}  # id() of a tensor -> the last call that made it
         self._alive: list[Any] = []  # keeps tensors alive, so that their ids stay unique
-        self._runs: dict[int, int] = {}
+        self._runs: dict[str, int] = {}
         self._open: list[LoggedCall] = []
 
     @contextmanager
@@ -170,10 +171,10 @@ class CallLog(TorchFunctionMode):
     # -- modules -----------------------------------------------------------------------------------
 
     def _begin(self, module: Any, args: Any, kwargs: Any) -> None:
-        path = self.paths.get(id(module))
-        if path is None:
+        if id(vars(module)) not in self.known:
             return
-        self._runs[id(module)] = self._runs.get(id(module), -1) + 1
+        path, _ = self.known[id(vars(module))]
+        self._runs[path] = self._runs.get(path, -1) + 1
         levels, through = self._levels(1, args, kwargs)
         if all(level.path for level in levels[1:]) and not path:  # a new run of the model
             self._enter(args, kwargs)
@@ -182,11 +183,11 @@ class CallLog(TorchFunctionMode):
         self._open.append(call)
 
     def _given(self, module: Any, args: Any, kwargs: Any) -> None:
-        if id(module) in self.paths and self._open:
+        if id(vars(module)) in self.known and self._open:
             self._open[-1].reads = self._reads(args, kwargs)
 
     def _end(self, module: Any, args: Any, kwargs: Any, found: Any) -> None:
-        if id(module) not in self.paths or not self._open:
+        if id(vars(module)) not in self.known or not self._open:
             return
         call = self._open.pop()
         call.end, call.single = len(self.calls), isinstance(found, torch.Tensor)
@@ -216,10 +217,10 @@ class CallLog(TorchFunctionMode):
             code = frame.f_code
             if code.co_filename.endswith("nn/modules/module.py"):
                 if code.co_name == "_call_impl":
-                    module = frame.f_locals["self"]
-                    path = self.paths.get(id(module))
-                    if path is not None:
-                        run = self._runs.get(id(module), 0)
+                    found = self.known.get(id(vars(frame.f_locals["self"])))
+                    if found is not None:
+                        path, module = found
+                        run = self._runs.get(path, 0)
                         levels.append(ModuleLevel(path, module, run, tuple(frames[::-1]), again))
                         frames, below, again = [], None, False
                     elif frames:  # a module that the model does not contain
