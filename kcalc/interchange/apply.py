@@ -149,7 +149,7 @@ def _check_values(reading: Reading, model: Any, edits: Edits, example_inputs: An
     if name:
         raise KcalcError(
             f"the parameter {name!r} has changed since kcalc read the model, so the edits do not "
-            "fit its value; pass example inputs, as in s.apply_to(model, x)"
+            "fit its value; shape the model again with kc.shape(kc.read(model, x))"
         )
 
 

@@ -23,6 +23,7 @@ PLACES = {
     ("loaded", "torch"): "torch_model.pretrained:loaded",
     **{("edits", framework): "jax_model.apply:jax_edits" for framework in JAX},
     **{("edited", framework): "jax_model.apply:edited" for framework in JAX},
+    **{("changed", framework): "jax_model.apply:changed" for framework in JAX},
 }
 
 FRAMEWORKS = Registry("frameworks whose models are edited")

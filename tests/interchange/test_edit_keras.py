@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange.apply import edits_of
@@ -88,3 +89,16 @@ def test_without_edits_a_model_is_equal_to_the_bit() -> None:
     )
     assert np.array_equal(new(X), model(X))
     assert all(map(np.array_equal, kept.get_weights(), model.get_weights()))
+
+
+def test_gains_that_changed_in_training_are_refused() -> None:
+    entry = keras.Input((8,))
+    h = L.LayerNormalization(name="norm")(L.Dense(8)(entry))
+    model = keras.Model(entry, L.Dense(2)(L.Activation("tanh")(h)))
+    s = kc.shape(kc.read(model))
+    s.apply_to(model)
+    model.compile(keras.optimizers.SGD(3.0), "mse")
+    model.fit(X, X[:, :2], verbose=0)
+    with refused("'norm."):
+        s.apply_to(model)
+    assert isinstance(s.apply_to(model, X), type(model))

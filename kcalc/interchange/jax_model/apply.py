@@ -6,10 +6,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ...foundation.errors import KcalcError
 from ..edit_target import Target
 from ..editing_plan import TWICE, Calls, Planner
 from ..edits import Action, CallEdit, Edit, Edits, Taken
+from ..outdated import outdated
 from . import keras_models, modules
 from .functions import JaxModel, Parameters
 from .kinds import kind_of, split
@@ -75,6 +78,16 @@ def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
     gone = {place[0][1]: place[0][2:] == ("bias",) for place in calls if place[0][0] == MODULE}
     rest = {place: action for place, action in calls.items() if place[0][0] != MODULE}
     return COPIES[kind](module, own.filled(leaves), rest, gone)
+
+
+def changed(reading: Any, model: Any, edits: Edits) -> str:
+    """Return a parameter whose value in the network is out of date, or "" if there is none."""
+    known: JaxModel = reading.trace.model
+    norms = [call.place[0] for edit in edits if edit.kind == "norm" for call in edit.calls]
+    gone = [place[1] for place in norms if place[0] == MODULE]
+    leaves = Parameters.of(known.kind, split(known.kind, model)[1]).leaves
+    now = {name: np.asarray(leaves[name]) for name in known.numbers if name in leaves}
+    return outdated(known.numbers, now, edits, gone)
 
 
 FRAMEWORKS = {"function": "jax", "nnx": "flax", "linen": "flax"}

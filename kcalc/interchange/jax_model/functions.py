@@ -15,6 +15,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
+from ..outdated import numbers_of
 from ..trace import Drop, Entry, Op, Trace
 from . import control, indexing, linear, moving, windows  # noqa: F401  # register rules
 from .builders import built_by, check_returned, no_inputs
@@ -80,16 +81,17 @@ class JaxModel:
     """A JAX model with everything that is needed to edit it.
 
     ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``original``: the function or
-    module; ``params``: the parameters passed with it; ``recipes``: the positions of each layer's
-    weights in the parameters; ``norms``: the positions of normalisation gains and biases;
-    ``program``: the equations that were read; ``made``: the operations whose outputs the equations
-    compute.
+    module; ``params``: the parameters passed with it; ``numbers``: {parameter: values} of its
+    gains and slopes when it was read; ``recipes``: the positions of each layer's weights in the
+    parameters; ``norms``: the positions of normalisation gains and biases; ``program``: the
+    equations that were read; ``made``: the operations whose outputs the equations compute.
     """
 
     kind: str
     original: Any
     params: Any
     shapes: dict[str, tuple[int, ...]]
+    numbers: dict[str, Any]
     recipes: dict[str, Recipe]
     norms: dict[str, dict[str, View]]
     program: JaxProgram = field(repr=False)
@@ -212,7 +214,9 @@ def traced(
         ops, outputs, recipes, program = _finish(framework, reader, closed, [*args, *entries])
         shapes = {name: tuple(leaf.shape) for name, leaf in leaves.items()}
         views = reader.norm_views
-        model = JaxModel(kind, original, params, shapes, recipes, views, program, program.names())
+        numbers = numbers_of(ops, {name: np.asarray(leaf) for name, leaf in leaves.items()})
+        made = program.names()
+        model = JaxModel(kind, original, params, shapes, numbers, recipes, views, program, made)
         drops.update(reader.drops)
         return Trace(framework, ops, outputs, channel_axis, remarks, model=model)
 

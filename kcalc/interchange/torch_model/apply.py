@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from ...foundation.errors import KcalcError
 from ..edit_target import Target
 from ..editing_plan import Planner
 from ..edits import Edit, Edits
-from ..trace import Held, Normalise, Op, Pointwise
+from ..outdated import numbers_of, outdated
+from ..trace import Op
 from ..weight_edits import Stored, WeightEdits
 from .captured import TorchProgram
 from .copies import duplicate
@@ -22,8 +22,6 @@ from .not_run import not_run
 from .performing import can_add_bias, forwards, perform, require_module
 from .placing import Placing, flow_of
 from .pretrained import keep
-
-PARAMETERS = ("parameter", "bias_parameter")  # fields of operations that name parameters
 
 
 def torch_edits(target: Target, constants: Any) -> Edits:
@@ -95,35 +93,15 @@ def model_of(reading: Any) -> torch.nn.Module:
 
 
 def changed(reading: Any, model: Any, edits: Edits) -> str:
-    """Return a parameter whose value in the network is out of date, or "" if there is none.
-
-    These are gains, slopes and biases of norms that edits do not remove, and that have changed by
-    more than 5 percent, for example in training.
-    """
+    """Return a parameter whose value in the network is out of date, or "" if there is none."""
     gone = [call.place[0] for edit in edits if edit.kind == "norm" for call in edit.calls]
-    now = dict(model.named_parameters())
-    for name, old in model_of(reading).named_parameters():
-        new = now.get(name)
-        if new is None or old.shape != new.shape or old.is_meta or new.is_meta:
-            continue
-        one, other = (tensor.detach().to("cpu", torch.float64).numpy() for tensor in (old, new))
-        moved = np.sqrt(np.mean((one - other) ** 2)) > 0.05 * max(1, np.sqrt(np.mean(one**2)))
-        removed = any(name.startswith(f"{path}.") for path in gone)
-        if moved and not removed and _is_number(reading.trace.ops, name, one):
-            return name
-    return ""
+    before = numbers_of(reading.trace.ops, _values(model_of(reading)))
+    return outdated(before, _values(model), edits, gone)
 
 
-def _is_number(ops: tuple[Op, ...], name: str, values: Any) -> bool:
-    """Whether a parameter is a single number in a function, or a gain or bias of a norm."""
-    named = {op for op in ops if name in (getattr(op, key, None) for key in PARAMETERS)}
-    if not named:
-        arrays = [(op.gain, op.bias) for op in ops if isinstance(op, Normalise)]
-        known = (array for pair in arrays for array in pair if array is not None)
-        return any(np.array_equal(values, array) for array in known)
-    read = {read for op in ops if isinstance(op, Pointwise) for read in op.reads}
-    held = [op for op in named if isinstance(op, Held) and op.name in read]
-    return any(bool((op.value == op.value.flat[0]).all()) for op in held if op.value.size)
+def _values(model: Any) -> dict[str, Any]:
+    own = [pair for pair in model.named_parameters() if not pair[1].is_meta]
+    return {name: p.detach().to("cpu", torch.float64).numpy() for name, p in own}
 
 
 def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
