@@ -262,7 +262,7 @@ def redrawn(
             where, values = _values(edit.node, weight, law, random)
             own[where] = np.asarray(values, np.float64).astype(own.dtype)
     for name, own in flat.items():
-        made[name] = jnp.asarray(own.reshape(leaves[name].shape), dtype=leaves[name].dtype)
+        made[name] = jnp.asarray(own.reshape(leaves[name].shape))
     return made
 
 
