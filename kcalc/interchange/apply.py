@@ -107,9 +107,9 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
             reading = read(model)
         except KcalcError as error:
             raise KcalcError(
-                f"kcalc has not read this model object yet ({error}); pass example inputs, as in "
+                "kcalc has not read this model object yet; pass example inputs, as in "
                 "s.apply_to(model, x)"
-            ) from None
+            ) from error
     reading = reading or read(model, *example_inputs)
     known = OPTIONS.get(reading.framework)
     for option in options:
