@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
@@ -27,6 +27,7 @@ from .independence import dependence, unlike_gaussian
 from .internal_errors import ModelError, internal_error
 from .layout import adds_channels, opened, reshaped_axis
 from .model_reading import Note, Reading
+from .model_reading import named as listed
 from .ownership import has_mean, is_standardised
 from .pointwise import ElementwiseRules
 from .pooling import operation, pool_layer
@@ -147,6 +148,12 @@ PARTLY = "it turns some locations into channels; the network leaves out the othe
 BIASES = (
     "biases are treated as Gaussian with mean 0 and the root mean square that was read; for "
     "uniform biases, results after activations differ a little"
+)
+
+
+NO_EFFECT = (
+    "not in the network, because they do not affect the output: {}; the value of {!r} is constant "
+    "(for example, a product with 0)"
 )
 
 
@@ -763,6 +770,7 @@ class Recogniser(ElementwiseRules):
         remarks = (*self.trace.remarks, *named)
         if any(isinstance(layer, L.Affine) and layer.sigma_b for _, layer, _ in steps):
             remarks = (*remarks, BIASES)
+        remarks = (*remarks, *self._without_effect())
         if self.trace.path_only:
             text = "only the path that the example inputs take was read"
             self.notes += [Note(node, "approximate", text) for node in network.inputs]
@@ -793,6 +801,38 @@ class Recogniser(ElementwiseRules):
             dict(self._gains()),
             {node: tuple(ops) for node, ops in self.read_at.items()},
         )
+
+    def _without_effect(self) -> Iterator[str]:
+        """Yield remarks on layers whose values the model multiplies by a fixed 0, or the like."""
+        ends = {
+            op.name
+            for op in self.trace.ops
+            if isinstance(op, Pointwise)
+            and self._is_number(op.name)
+            and not all(map(self._is_number, op.reads))
+        } - {*self.off}
+        if not ends:
+            return
+        used = self._behind(self.trace.outputs, ends)
+        for end in sorted(ends & used):
+            behind = self._behind((end,), set()) - used
+            lost = [op.name for op in self.trace.ops if op.name in behind and type(op) is Linear]
+            if lost:
+                yield NO_EFFECT.format(listed(lost), end)
+
+    def _is_number(self, name: str) -> bool:
+        form = self.forms.get(name)
+        return isinstance(form, Constant) or (isinstance(form, Unary) and form.source is None)
+
+    def _behind(self, names: Iterable[str], ends: Collection[str]) -> set[str]:
+        """Return the operations that some operations depend on, going back as far as ``ends``."""
+        found, waiting = set(names), list(names)
+        while waiting:
+            name = waiting.pop()
+            new = set() if name in ends else {*self.by_name[name].reads} - found
+            found |= new
+            waiting += new
+        return found
 
     def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
         """Yield (norm, (gain, bias)) for norms with a single gain and bias other than 1 and 0."""

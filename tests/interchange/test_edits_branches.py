@@ -168,3 +168,23 @@ def test_a_sum_with_a_gain_of_0_is_normalised() -> None:
     made: Any = s.apply_to(model)
     x = torch.randn(4, 8)
     torch.testing.assert_close(made(x), made.last(0.8 * made.first(x) + 0.6 * made.other(x)))
+
+
+@pytest.mark.parametrize(
+    ("call", "lost"),
+    [
+        (lambda m, x, y: y + m.zero * m.branch(y.relu()), "branch"),
+        (lambda m, x, y: y + 0.0 * m.branch(m.other(x)).sum(), "other, branch"),
+        (lambda m, x, y: y + 0 * y.relu(), ""),
+        (lambda m, x, y: (b := m.branch(y)) + m.zero * b.tanh(), ""),
+    ],
+)
+def test_layers_that_a_fixed_0_multiplies_get_a_remark(call: Any, lost: str) -> None:
+    model: Any = Model(
+        lambda m, x: m.last(call(m, x, m.first(x))),
+        first=nn.Linear(8, 16), branch=nn.Linear(16, 16), other=nn.Linear(8, 16),
+        last=nn.Linear(16, 4),
+    )  # fmt: skip
+    model.register_buffer("zero", torch.zeros(()))
+    remarks = " ".join(kc.read(model, torch.randn(4, 8)).remarks)
+    assert f"output: {lost};" in remarks if lost else "output:" not in remarks
