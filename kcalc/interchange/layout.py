@@ -248,26 +248,9 @@ def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | N
         wide = [i for i in out if after[i] != 1]
         if others == 1 and len(wide) <= 1:
             return "kept", wide[0] if wide else out[min(group.index(axis), len(out) - 1)]
-        if others == 1 or len(wide) > 1:
-            return _within(before, after, group, out, axis)
-        if 0 in group and before[0] != 1:
+        if others == 1 or len(wide) > 1 or (0 in group and before[0] != 1):
             return None
         return "merged", wide[0]
-    return None
-
-
-def _within(
-    before: Shape, after: Shape, group: list[int], out: list[int], axis: int
-) -> tuple[str, int] | None:
-    """Return the channel axis after a reshape that keeps it whole.
-
-    The axis stays whole if a reshape keeps both the product of the sizes before it and the product
-    of the sizes after it.
-    """
-    left = prod(before[i] for i in group if i < axis)
-    for i in out:
-        if after[i] == before[axis] and prod(after[j] for j in out if j < i) == left:
-            return "kept", i
     return None
 
 
