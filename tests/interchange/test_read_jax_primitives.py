@@ -130,9 +130,7 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "the same part twice": lambda p, x: (
                 lambda h: jnp.tanh(h[:, :3]) * h[:, :3] + h[:, 3:]
             )(x @ p["u"]),
-            "a spread bias turned": lambda p, x: (
-                x @ p["u"] + jnp.broadcast_to(p["b"], (6, 6)).T[:2].T[0, :2]
-            ),
+            "repeated weights": lambda p, x: x @ jnp.broadcast_to(p["b"], (6, 6))[:, :4],
             "halves of weights": lambda p, x: x @ jnp.split(p["u"], 2, axis=1)[1],
             "no padding": lambda p, x: jnp.pad(jnp.tanh(x), 0, mode="reflect"),
         },
@@ -313,12 +311,6 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),
                 "different matrices",
             ),
-            "a part of channels and locations": (
-                lambda p, x: (x @ p["u"] + jnp.einsum("ntc,ts->nsc", x, p["t"][:, :4, 0]).mT)[
-                    :, :2
-                ],
-                "",
-            ),
             "a part merged with locations": (
                 lambda p, x: jnp.tanh((x @ p["u"]).reshape(2, 24))[:, 1:5],
                 "a reshape merged channels and locations",
@@ -342,6 +334,14 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             "padded by the input": (
                 lambda p, x: jnp.pad(x, ((0, 0), (1, 1), (0, 0)), constant_values=x.sum()),
                 "values that depend on the input",
+            ),
+        },
+        (2, 6, 6): {
+            "channels of one and locations of another": (
+                lambda p, x: (
+                    jnp.einsum("ncl,cd->ndl", x, p["u"]) + jnp.einsum("ncl,ld->ncd", x, p["s"][0])
+                )[:, :2],
+                "it combines channels of one array with locations of another",
             ),
         },
         (2, 2, 2): {
@@ -392,8 +392,11 @@ TOKENS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "parts of rows": (lambda p, i: jnp.tile(p["t"][i, 2:10], 2), "picks entries by index"),
     "a table of numbers": (lambda p, i: p["t"][jnp.arange(9)[::-1][i]], "picks entries by index"),
     "columns of a table": (lambda p, i: p["t"].T[:, i].transpose(1, 2, 0), "picks entries by"),
-    "a table of tables": (lambda p, i: p["t"].reshape(9, 4, 4)[i].sum(-1), "picks entries by"),
-    "one number": (lambda p, i: p["t"][i[0, 0]][None], "picks entries by"),
+    "a table of tables": (
+        lambda p, i: p["t"].reshape(9, 4, 4)[i].reshape(2, 6, 16),
+        "picks entries by",
+    ),
+    "one number": (lambda p, i: p["t"][i[0, 0]][None], "some of the channels"),
     "places of two inputs": (
         lambda p, i: jax.vmap(lambda j, k: lax.dynamic_slice(p["t"], (j, k), (1, 16))[0])(*i.T[:2]),
         "picks entries by",
