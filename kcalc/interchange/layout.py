@@ -60,7 +60,7 @@ def id_arrays(trace: Trace) -> set[str]:
     found: set[str] = set()
     entered: set[str] = set()  # integers stored as floats are ids if they are an input
     for op in trace.ops:
-        moved = isinstance(op, Pass | Reshape | Part) or getattr(op, "what", "") == CAST
+        moved = isinstance(op, Pass | Reshape | Part) or is_cast(op)
         if isinstance(op, Entry) or (moved and entered.issuperset(op.reads)):
             entered.add(op.name)
     for op in reversed(trace.ops):
@@ -68,6 +68,11 @@ def id_arrays(trace: Trace) -> set[str]:
         if isinstance(op, Lookup) or (op.name in found and passes):
             found |= set(op.reads)
     return found
+
+
+def is_cast(op: Op) -> bool:
+    """Whether an operation casts an array, perhaps floats that are ids, to another type."""
+    return getattr(op, "what", "") == CAST or (isinstance(op, Pointwise) and op.label == "cast")
 
 
 def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:

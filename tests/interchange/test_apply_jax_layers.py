@@ -230,3 +230,95 @@ def test_parameters_whose_paths_fall_together() -> None:
     function, new = apply_jax(reading, reading.network, weights="keep")
     assert jax.tree.all(jax.tree.map(np.array_equal, new, own))
     assert close(function(new, x), two(own, x))
+
+
+R2 = np.random.default_rng(6)
+G = {
+    name: R2.standard_normal(shape).astype("f") / np.sqrt(shape[0])
+    for name, shape in {"t": (50, 16), "a": (16, 16), "s": (16, 8), "b": (16,)}.items()
+}
+IDS, ROWS = R2.integers(0, 50, (4, 6)), R2.standard_normal((4, 6, 16)).astype("f")
+# {case: (model, input, {parameter: expected factor of its root mean square}, {left node: words})}
+DRAWN: dict[str, tuple[Any, Any, dict[str, float], dict[str, str]]] = {
+    "a table": (lambda p, i: jnp.tanh(p["t"][i] @ p["a"]), IDS, {"t": 1, "a": 1}, {}),
+    "twice a table": (lambda p, i: jnp.tanh((2 * p["t"]).T.T[i] @ p["a"]), IDS, {"t": 1}, {}),
+    "a table of squares": (
+        lambda p, i: jnp.tanh((p["t"] ** 2)[i] @ p["a"]),
+        IDS,
+        {"t": 0},
+        {"t": "recomputes its weights"},
+    ),
+    "biases of locations": (
+        lambda p, x: jnp.tanh((x.mT @ p["a"][:6, :6]).mT @ p["a"].T + p["b"]),
+        ROWS,
+        {"b": -1},
+        {},
+    ),
+    "rows in another order": (
+        lambda p, x: jnp.tanh(x @ p["s"].T.reshape(16, 8)) @ p["a"][:8],
+        ROWS,
+        {"s": 0},
+        {"s": "do not form rows of one parameter"},
+    ),
+    "twice a bias": (
+        lambda p, x: jnp.tanh(x @ p["a"] + 2 * p["b"]),
+        ROWS,
+        {"a": 0, "b": 0},
+        {"a": "recomputes its weights"},
+    ),
+    "repeated biases": (
+        lambda p, x: jnp.tanh(x @ p["a"] + jnp.broadcast_to(p["b"], (6, 16)).T.T),
+        ROWS,
+        {"a": 0},
+        {"a": "recomputes its weights"},
+    ),
+    "repeated weights": (
+        lambda p, x: jnp.tanh(x @ jnp.broadcast_to(p["b"], (16, 16))[:, :4]),
+        ROWS,
+        {"b": 0},
+        {"b": "recomputes its weights"},
+    ),
+    "halves of weights": (
+        lambda p, x: jnp.tanh(x @ jnp.split(p["a"], 2, axis=1)[1]),
+        ROWS,
+        {"a": 1},
+        {},
+    ),
+    "gains of no module": (
+        lambda p, x: norm(x @ p["a"]) * p["b"],
+        ROWS,
+        {"b": 0},
+        {"mul": "not parameters of a normalisation module"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DRAWN)
+def test_redrawn_parameters(case: str) -> None:
+    """The networks of the model and of its edited copy have the same sigmas.
+
+    A parameter keeps its entries (0), or is drawn again (1), or becomes 0 (-1).
+    """
+    function, x, wanted, left = DRAWN[case]
+    reading = read(function, G, x)
+    edits = edits_of(reading, SimpleNamespace(network=reading.network))
+    assert {n: left[n] in why for n, why in edits.left_alone.items()} == dict.fromkeys(left, True)
+    _, new = apply_edits((function, G), edits)
+    for name, factor in wanted.items():
+        made = np.asarray(new[name])
+        assert np.array_equal(made, G[name]) == (factor == 0) and made.any() == (factor >= 0)
+        if factor > 0:
+            assert made.std() == pytest.approx(G[name].std(), rel=0.2)
+
+
+def test_edits_of_other_models_are_refused() -> None:
+    reading = read(DRAWN["halves of weights"][0], G, ROWS)
+    edits = edits_of(reading, SimpleNamespace(network=reading.network))
+    for subject, given, options, words in (
+        (3.5, edits, {}, "a float was passed"),
+        ((model, G), edits, {"inplace": True}, "inplace= is for PyTorch"),
+        ((model, G), replace(edits, framework="flax"), {}, "for flax models, .* a jax model"),
+        ((model, G), replace(edits, framework="onnx"), {}, "'onnx' models are not supported"),
+    ):
+        with refused(words):
+            apply_edits(subject, given, **options)

@@ -328,8 +328,22 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 "maximum over channels",
             ),
             "lengths of examples": (
-                lambda p, x: x @ p["u"] / jnp.sqrt((x @ p["u"]) ** 2).mean(0),
-                "",
+                lambda p, x: (lambda h: h / jnp.sqrt((h * h).mean(0) + 1e-5))(x @ p["u"]),
+                "the sum or mean over channels or examples",
+            ),
+            "one normalisation of examples for every location": (
+                lambda p, x: (lambda h: (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5))(x @ p["u"]),
+                "the sum or mean over channels or examples",
+            ),
+            "entries in another order": (
+                lambda p, x: (
+                    (x @ p["u"]).reshape(2, 4, 2, 3).swapaxes(1, 2).reshape(x.shape) @ p["u"].T
+                ),
+                "channels are split or mixed",
+            ),
+            "beyond the end": (
+                lambda p, x: jnp.take(x, np.array([0, 9]), axis=2),
+                "picks entries by index",
             ),
             "padded by the input": (
                 lambda p, x: jnp.pad(x, ((0, 0), (1, 1), (0, 0)), constant_values=x.sum()),
@@ -428,8 +442,11 @@ def test_arrays_too_large_to_be_followed() -> None:
     def function(p: Any, x: Any) -> Any:
         return jnp.tanh((x @ p["u"]).reshape(-1, 2, 2, 6))[..., 1:5]
 
-    found = read(function, P, (2**20, 4, 6))
+    x = jax.ShapeDtypeStruct((2**20, 4, 6), "float32")
+    found = read(function, P, x)
     assert ["pass smaller example inputs" in note.text for note in found.notes] == [True]
+    taken = read(lambda p, x: jnp.take(x @ p["u"], np.array([0, 2]), axis=2), P, x)
+    assert any("picks entries by index" in note.text for note in taken.notes)
 
 
 @pytest.mark.parametrize(

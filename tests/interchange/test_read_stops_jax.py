@@ -61,6 +61,22 @@ def narrow(x: Any) -> Any:
 narrow.defvjp(lambda x: (jnp.sign(x), x), lambda x, g: (g * (abs(x) <= 0.3),))
 
 
+@jax.custom_vjp
+def mixed(x: Any) -> Any:
+    return x @ jnp.tri(16)
+
+
+mixed.defvjp(lambda x: (mixed(x), x), lambda x, g: (g,))
+
+
+@jax.custom_vjp
+def half(x: Any) -> Any:
+    return jnp.tanh(x)[..., :16]
+
+
+half.defvjp(lambda x: (half(x), x), lambda x, g: (jnp.concatenate([g, g], -1),))
+
+
 def drawn(**shapes: tuple[int, int]) -> Any:
     keys = jax.random.split(jax.random.key(0), len(shapes))
     return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
@@ -87,6 +103,8 @@ def test_a_derivative_of_its_own(function: Any) -> None:
         lambda h: times(h, jnp.float32(2)),
         shifted,
         narrow,
+        mixed,
+        lambda h: half(jnp.concatenate([h, jnp.sin(h)], -1)),
     ],
 )
 def test_other_derivatives_are_not_known(function: Any) -> None:

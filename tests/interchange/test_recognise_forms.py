@@ -19,7 +19,7 @@ from kcalc.activations import X
 from kcalc.interchange.apply import apply_to
 from kcalc.interchange.fusion import Still, released
 from kcalc.interchange.layout import reshaped_axis
-from kcalc.interchange.trace import Attend, Held, Join, Linear, Pooling, Reshape, Transpose
+from kcalc.interchange.trace import Attend, Held, Join, Linear, Moment, Pooling, Reshape, Transpose
 
 L = kc.layers
 
@@ -146,6 +146,14 @@ def test_a_sum_that_is_read_twice_keeps_its_weights() -> None:
     assert L.Sum() in layers and L.Scale(2) in layers
 
 
+def test_a_variance_of_one_entry() -> None:
+    tape = Tape(2, 1, 6)
+    told = {"kind": "var", "axes": (1,), "correction": 1.0, "what": "var", "reason": "no rule"}
+    spread = tape.add(Reshape, "s", (2, 1, 6), (tape.add(Moment, "v", (2, 6), ("x",), **told),))
+    end = tape.apply(lambda x, v: x / sp.sqrt(v + 1), "x", spread)
+    assert not tape.read(tape.dense(end, 3)).network.nodes_of(L.Normalisation)
+
+
 def test_windows_along_one_axis() -> None:
     tape = Tape(2, 8, 6, 6)
     places = {"kind": "max", "axes": (2,), "window": (2,), "stride": (2,)}
@@ -218,11 +226,12 @@ def test_activations_of_a_document(data: dict[str, Any], words: str) -> None:
 
 
 def test_an_activation_that_is_real_in_no_part_of_the_line() -> None:
-    from kcalc.interchange.effort import check_effort
+    from kcalc.interchange.effort import check_effort, value_at
 
     x = kc.activations.X
     with refused("expression.*value"):
         check_effort(sp.log(x), "here")
+    assert value_at(x**200 * (x + 1) ** 200, 30) is None and value_at(x**2 + x, 3) == 12
     with refused("expression.*complicated"):
         check_effort(sp.Mul(*(sp.sin(k * x) for k in range(1, 400)), evaluate=False), "here")
 
