@@ -5,6 +5,7 @@ It computes what the model computes.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,8 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
-from kcalc.interchange.apply import apply_edits, edits_of  # noqa: E402
+from kcalc.interchange.apply import apply_edits, edits_of, scaled_edits_of  # noqa: E402
+from kcalc.interchange.edits import edits_from_dict  # noqa: E402
 
 
 def apply_jax(reading: Any, network: Any, **options: Any) -> Any:
@@ -311,6 +313,40 @@ def test_redrawn_parameters(case: str) -> None:
             assert made.std() == pytest.approx(G[name].std(), rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("law", "removed", "spread"),
+    [(law, gone, 0.0) for law in ("keep", "orthogonal_delta") for gone in (False, True)]
+    + [("orthogonal_delta", False, 0.5)],
+)
+def test_the_gain_and_bias_of_a_norm_module(law: Any, removed: bool, spread: float) -> None:
+    """New activations act on the norm without its gain and bias, or on the layer before it."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Normed(nnx.Module):
+        def __init__(self) -> None:
+            self.layer = nnx.Linear(6, 8, use_bias=False, rngs=nnx.Rngs(0))
+            self.norm, self.out = (
+                nnx.LayerNorm(8, rngs=nnx.Rngs(0)),
+                nnx.Linear(8, 3, rngs=nnx.Rngs(1)),
+            )
+            self.norm.scale[...] = 1.5 + spread * jnp.arange(8)
+            self.norm.bias[...] = 0.25 + spread * jnp.arange(8)
+
+        def __call__(self, x: Any) -> Any:
+            return self.out(jnp.tanh(self.norm(self.layer(x).reshape(-1, 1, 8))))
+
+    model, x = Normed(), R2.standard_normal((4, 6)).astype("f")
+    reading = read(model, x)
+    phi = L.Nonlinear(kc.activation("sin").transformed(0.5, 0.125, 2, -0.25))
+    network = reading.network.map_layers(lambda _, g: phi if isinstance(g, L.Nonlinear) else g)
+    network = network.without(network.nodes_of(L.LayerNorm)) if removed else network
+    edits = edits_of(reading, SimpleNamespace(network=network))
+    new = apply_edits(model, edits, weights=law)
+    z = new.layer(x).reshape(-1, 1, 8)
+    z = z if removed else norm(z)
+    assert close(new(x), new.out(2 * (jnp.sin(0.5 * z + 0.125) - 0.25)))
+
+
 def test_edits_of_other_models_are_refused() -> None:
     reading = read(DRAWN["halves of weights"][0], G, ROWS)
     edits = edits_of(reading, SimpleNamespace(network=reading.network))
@@ -322,3 +358,11 @@ def test_edits_of_other_models_are_refused() -> None:
     ):
         with refused(words):
             apply_edits(subject, given, **options)
+    for change in ({"kind": "scaled"}, {"layout": {"wide": [8, 16], "strides": [900, 1]}}):
+        data = json.loads(json.dumps(edits.to_dict()))
+        weight = data["edits"][0]["weights"][0]
+        weight |= {k: weight[k] | v if k == "layout" else v for k, v in change.items()}
+        with refused("not an edit of a JAX model"):
+            apply_edits((model, G), edits_from_dict(data))
+    with refused("multiply its weights by the factors"):
+        scaled_edits_of(reading, {"a": 2.0})

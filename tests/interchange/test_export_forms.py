@@ -80,6 +80,10 @@ def test_values_of_unusual_forms_in_onnx() -> None:
     ("expr", "words"),
     [
         ((2 + sp.sin(x)) ** sp.cos(x), "a power must have a constant base or a constant exponent"),
+        (
+            sp.Piecewise((x, sp.Xor(x > 0, x > 1)), (0, True)),
+            "the condition .* cannot be exported; use <, <=, >, >=, and, or",
+        ),
         pytest.param(
             x * sp.exp(x**2) * sp.sin(x) / (1 + sp.exp(x**2) * (2 + sp.cos(x))),
             "cannot be exported: .* overflows or loses its precision",

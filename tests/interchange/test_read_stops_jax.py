@@ -141,3 +141,16 @@ def test_stops_of_stops_and_doubled_gradients() -> None:
     found, plain = weights(lambda h: stop(stop(jnp.tanh(h)))), weights(jnp.tanh)
     assert found == {"a": 0, "o": pytest.approx(plain["o"], rel=1e-9)}
     assert weights(lambda h: 2 * h + stop(h) - stop(h)) == pytest.approx(weights(lambda h: 2 * h))
+
+
+def test_a_stop_inside_a_normalisation() -> None:
+    def function(p: Any, x: Any) -> Any:
+        h = x @ p["a"]
+        m = h.mean(-1, keepdims=True)
+        v = jax.lax.stop_gradient(((h - m) ** 2).mean(-1, keepdims=True))
+        return (h - m) / jnp.sqrt(v + 1e-5) @ p["o"]
+
+    network = kc.read(function, drawn(a=(32, 16), o=(16, 4)), (2, 32)).network
+    assert network.nodes_of(kc.layers.LayerNorm)
+    with refused("with a gradient stop inside it"):
+        kc.gradients(network)

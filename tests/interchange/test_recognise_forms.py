@@ -122,6 +122,8 @@ def test_functions_without_a_rule(case: str) -> None:
 
 def test_a_function_beside_celu_and_one_of_two_stops() -> None:
     concave = sp.Piecewise((1 - sp.exp(-X), X < 0), (X, True))
+    twice = told(lambda a: 2 * a + Still(a) + Still(-a)).network
+    assert L.Scale(2) in [layer for _, layer, _ in twice.steps()]
     for expr, stops in (concave, 0), (Still(sp.tanh(X)) * Still(sp.sin(X)), 1):
         network = told(lambda a, e=expr: e.subs(X, a)).network
         (node,) = network.nodes_of(L.Nonlinear)
@@ -144,6 +146,21 @@ def test_a_sum_that_is_read_twice_keeps_its_weights() -> None:
     twice = tape.apply(lambda a: 2 * a, both)
     layers = layers_of(tape.read(tape.dense(tape.apply(relu, both), 3), tape.dense(twice, 3)))
     assert L.Sum() in layers and L.Scale(2) in layers
+
+
+def test_biases_that_no_layer_adds() -> None:
+    tape = Tape(2, 6)
+    flat = tape.add(Reshape, "flat", (2, 6), (tape.dense("x", 6),))
+    end = tape.apply(lambda a, b: a + b, flat, tape.held(np.arange(6.0), "b"))
+    assert "b of shape (6,) is not a single number" in opaque(
+        tape.read(end, tape.apply(relu, flat)), end
+    )
+    tape = Tape(2, 4, 6, axis=-1)
+    given = {"weight": np.eye(4) + 1, "parameter": "w", "axis": 1, "out_axis": 1}
+    mixed = tape.add(Linear, "mixed", (2, 4, 6), (tape.dense("x", 6),), **given)
+    end = tape.apply(lambda a, b: a + b, mixed, tape.held(np.arange(4.0)[:, None], "b"))
+    notes = tape.read(tape.dense(end, 3), sigmas=True).notes
+    assert any("are left out (root mean square 1.87)" in note.text for note in notes)
 
 
 def test_a_variance_of_one_entry() -> None:

@@ -203,7 +203,8 @@ class JaxWeightEdits:
             raise Unplaced(COMPUTED)
         layout = self._layout(view, (int(op.weight.shape[0]),))
         kind = "normal" if sigma else "filled"
-        edit = WeightEdit(view.leaf, kind, sigma, layout.stored, layout)
+        new = serving is not None
+        edit = WeightEdit(view.leaf, kind, sigma, layout.stored, layout, added=new)
         what = f"sigma_b {sigma:.6g}" + (", using the bias of the norm after it" if serving else "")
         yield self._edit(node, "bias", what, edit)
 
@@ -214,7 +215,13 @@ class JaxWeightEdits:
         return self._edit(node, "weight", f"table with standard deviation {sigma:.6g}", edit)
 
     def _gains(self, node: str, op: Normalise) -> Iterator[Edit]:
-        """Yield edits that reset the gains and biases of a remaining norm to 1 and 0."""
+        """Yield edits that reset the gains and biases of a remaining norm to 1 and 0.
+
+        If all channels share one gain and one bias, both stay unchanged, because the edits of later
+        activations take them into account.
+        """
+        if op.name in self.target.reading.gains:
+            return
         for slot, array, start in (("gain", op.gain, 1.0), ("bias", op.bias, 0.0)):
             if array is None or np.all(np.asarray(array) == start):
                 continue
