@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy import special
 
 from kcalc.interchange import trace as T
+from kcalc.interchange.fusion import released
 
 Array = np.ndarray
 
@@ -45,7 +46,7 @@ def _value(op: Any, arrays: list[Array], habit: int) -> Array:
             return _linear(op, x)
         case T.Pointwise():
             symbols = sp.symbols(f"a0:{len(arrays)}", real=True)
-            function = sp.lambdify(symbols, op.function(*symbols), ["scipy", "numpy"])
+            function = sp.lambdify(symbols, released(op.function(*symbols)), ["scipy", "numpy"])
             shape = np.broadcast_shapes(*(a.shape for a in arrays))
             return np.broadcast_to(function(*arrays), shape)
         case T.Normalise():
@@ -64,6 +65,8 @@ def _value(op: Any, arrays: list[Array], habit: int) -> Array:
             return x
         case T.Part():
             return x.take(list(op.places), op.axis)
+        case T.Reorder():
+            return x.take(list(op.order), op.axis)
         case T.Contract():
             return np.einsum(op.terms, *arrays)
         case T.Softmax():

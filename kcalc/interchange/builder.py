@@ -15,6 +15,7 @@ import numpy as np
 import sympy as sp
 
 from ..activations import X
+from ..fields.degrees import check_degree
 from ..foundation.errors import KcalcError, glimpse
 from ..network.layers import (
     Input,
@@ -140,8 +141,6 @@ class Builder:
             if isinstance(form, Unary)
             else form.reason
         )
-        if name in self.layers:
-            return name
         if final and not (isinstance(form, Unary) and form.expr == 0):
             raise KcalcError(
                 f"{self.trace.framework}: the output {name!r} is {what}, which a network cannot "
@@ -186,6 +185,7 @@ class Builder:
             return self._stopped(op, source, expr, width)
         linear = linear_factor(value)
         try:
+            check_degree(value)
             if linear is not None and sp.simplify(slope - linear) == 0:
                 self.node(op, Scale(as_number(linear)), [source])
             elif sp.simplify(slope - sp.diff(value, X)) == 0:

@@ -248,11 +248,11 @@ def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | No
         return None
     if len(symbols) == 2 and expr in (sp.Max(*symbols), sp.Min(*symbols)):
         return "extreme", 1 if expr == sp.Max(*symbols) else -1
+    if not expandable(expr):
+        return None
     try:
         terms = sp.Poly(expr, *symbols).terms()
     except (sp.PolynomialError, sp.polys.polyerrors.CoercionFailed):
-        return None
-    if any(c.free_symbols for _, c in terms):
         return None
     if all(sum(powers) == 1 for powers, _ in terms):
         weights = {powers.index(1): c for powers, c in terms}

@@ -77,8 +77,6 @@ def _value(value: Any) -> Any:
         return activation_to_dict(value)
     if isinstance(value, tuple):
         return [_value(v) for v in value]
-    if isinstance(value, Network):  # layers may contain networks
-        return network_to_dict(value)
     return to_tree(value) if isinstance(value, sp.Basic) else value
 
 
@@ -195,8 +193,6 @@ def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
         return activation_from_dict(value, where, reader)
     if value is None or isinstance(value, str | bool):
         return value
-    if isinstance(value, dict) and value.get("schema") == SCHEMA:
-        return network_from_dict(value)
     if isinstance(value, list):
         rows = (
             [reader.number(v, where) for v in row]

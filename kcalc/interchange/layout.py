@@ -60,7 +60,7 @@ def id_arrays(trace: Trace) -> set[str]:
     found: set[str] = set()
     entered: set[str] = set()  # integers stored as floats are ids if they are an input
     for op in trace.ops:
-        moved = isinstance(op, Pass | Reshape | Part) or getattr(op, "what", "") == CAST
+        moved = isinstance(op, Pass | Reshape | Part) or is_cast(op)
         if isinstance(op, Entry) or (moved and entered.issuperset(op.reads)):
             entered.add(op.name)
     for op in reversed(trace.ops):
@@ -68,6 +68,11 @@ def id_arrays(trace: Trace) -> set[str]:
         if isinstance(op, Lookup) or (op.name in found and passes):
             found |= set(op.reads)
     return found
+
+
+def is_cast(op: Op) -> bool:
+    """Whether an operation casts an array, perhaps floats that are ids, to another type."""
+    return getattr(op, "what", "") == CAST or (isinstance(op, Pointwise) and op.label == "cast")
 
 
 def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
@@ -248,26 +253,9 @@ def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | N
         wide = [i for i in out if after[i] != 1]
         if others == 1 and len(wide) <= 1:
             return "kept", wide[0] if wide else out[min(group.index(axis), len(out) - 1)]
-        if others == 1 or len(wide) > 1:
-            return _within(before, after, group, out, axis)
-        if 0 in group and before[0] != 1:
+        if others == 1 or len(wide) > 1 or (0 in group and before[0] != 1):
             return None
         return "merged", wide[0]
-    return None
-
-
-def _within(
-    before: Shape, after: Shape, group: list[int], out: list[int], axis: int
-) -> tuple[str, int] | None:
-    """Return the channel axis after a reshape that keeps it whole.
-
-    The axis stays whole if a reshape keeps both the product of the sizes before it and the product
-    of the sizes after it.
-    """
-    left = prod(before[i] for i in group if i < axis)
-    for i in out:
-        if after[i] == before[axis] and prod(after[j] for j in out if j < i) == left:
-            return "kept", i
     return None
 
 

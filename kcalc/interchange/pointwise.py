@@ -11,6 +11,7 @@ import numpy as np
 import sympy as sp
 
 from ..activations import X
+from ..fields.degrees import expandable
 from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import Network, sum_weights
@@ -321,7 +322,8 @@ class ElementwiseRules(Builder):
             return None
         y, v = sp.symbols("y v", real=True)
         try:
-            expr = sp.expand(op.function(*(y if form is maps[0] else v for form in forms)))
+            expr = op.function(*(y if form is maps[0] else v for form in forms))
+            expr = sp.expand(expr) if expandable(expr) else expr
         except (TypeError, ValueError, AttributeError):
             return None
         fixed, source = arrays[0], maps[0].source

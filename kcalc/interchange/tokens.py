@@ -28,10 +28,10 @@ def mixing_layer(
     ``before``: the shape of its input; ``channels``: the channel axis.
     """
     if channels is None or channels == op.axis or op.axis == 0:
-        return (
-            None,
-            f"its weights act along axis {op.axis} of {before}, and the channel axis is unknown",
+        known = (
+            "which is the axis of examples" if op.axis == 0 else "and the channel axis is unknown"
         )
+        return None, f"its weights act along axis {op.axis} of {before}, {known}"
     matrix = np.asarray(op.matrix, dtype=np.float64)
     sizes = [n for i, n in enumerate(before) if i not in (0, channels)]
     place = [i for i in range(1, len(before)) if i != channels].index(op.axis)

@@ -5,6 +5,7 @@ It computes what the model computes.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,8 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
-from kcalc.interchange.apply import apply_edits, edits_of  # noqa: E402
+from kcalc.interchange.apply import apply_edits, edits_of, scaled_edits_of  # noqa: E402
+from kcalc.interchange.edits import edits_from_dict  # noqa: E402
 
 
 def apply_jax(reading: Any, network: Any, **options: Any) -> Any:
@@ -230,3 +232,137 @@ def test_parameters_whose_paths_fall_together() -> None:
     function, new = apply_jax(reading, reading.network, weights="keep")
     assert jax.tree.all(jax.tree.map(np.array_equal, new, own))
     assert close(function(new, x), two(own, x))
+
+
+R2 = np.random.default_rng(6)
+G = {
+    name: R2.standard_normal(shape).astype("f") / np.sqrt(shape[0])
+    for name, shape in {"t": (50, 16), "a": (16, 16), "s": (16, 8), "b": (16,)}.items()
+}
+IDS, ROWS = R2.integers(0, 50, (4, 6)), R2.standard_normal((4, 6, 16)).astype("f")
+# {case: (model, input, {parameter: expected factor of its root mean square}, {left node: words})}
+DRAWN: dict[str, tuple[Any, Any, dict[str, float], dict[str, str]]] = {
+    "a table": (lambda p, i: jnp.tanh(p["t"][i] @ p["a"]), IDS, {"t": 1, "a": 1}, {}),
+    "twice a table": (lambda p, i: jnp.tanh((2 * p["t"]).T.T[i] @ p["a"]), IDS, {"t": 1}, {}),
+    "a table of squares": (
+        lambda p, i: jnp.tanh((p["t"] ** 2)[i] @ p["a"]),
+        IDS,
+        {"t": 0},
+        {"t": "recomputes its weights"},
+    ),
+    "biases of locations": (
+        lambda p, x: jnp.tanh((x.mT @ p["a"][:6, :6]).mT @ p["a"].T + p["b"]),
+        ROWS,
+        {"b": -1},
+        {},
+    ),
+    "rows in another order": (
+        lambda p, x: jnp.tanh(x @ p["s"].T.reshape(16, 8)) @ p["a"][:8],
+        ROWS,
+        {"s": 0},
+        {"s": "do not form rows of one parameter"},
+    ),
+    "twice a bias": (
+        lambda p, x: jnp.tanh(x @ p["a"] + 2 * p["b"]),
+        ROWS,
+        {"a": 0, "b": 0},
+        {"a": "recomputes its weights"},
+    ),
+    "repeated biases": (
+        lambda p, x: jnp.tanh(x @ p["a"] + jnp.broadcast_to(p["b"], (6, 16)).T.T),
+        ROWS,
+        {"a": 0},
+        {"a": "recomputes its weights"},
+    ),
+    "repeated weights": (
+        lambda p, x: jnp.tanh(x @ jnp.broadcast_to(p["b"], (16, 16))[:, :4]),
+        ROWS,
+        {"b": 0},
+        {"b": "recomputes its weights"},
+    ),
+    "halves of weights": (
+        lambda p, x: jnp.tanh(x @ jnp.split(p["a"], 2, axis=1)[1]),
+        ROWS,
+        {"a": 1},
+        {},
+    ),
+    "gains of no module": (
+        lambda p, x: norm(x @ p["a"]) * p["b"],
+        ROWS,
+        {"b": 0},
+        {"mul": "not parameters of a normalisation module"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DRAWN)
+def test_redrawn_parameters(case: str) -> None:
+    """The networks of the model and of its edited copy have the same sigmas.
+
+    A parameter keeps its entries (0), or is drawn again (1), or becomes 0 (-1).
+    """
+    function, x, wanted, left = DRAWN[case]
+    reading = read(function, G, x)
+    edits = edits_of(reading, SimpleNamespace(network=reading.network))
+    assert {n: left[n] in why for n, why in edits.left_alone.items()} == dict.fromkeys(left, True)
+    _, new = apply_edits((function, G), edits)
+    for name, factor in wanted.items():
+        made = np.asarray(new[name])
+        assert np.array_equal(made, G[name]) == (factor == 0) and made.any() == (factor >= 0)
+        if factor > 0:
+            assert made.std() == pytest.approx(G[name].std(), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("law", "removed", "spread"),
+    [(law, gone, 0.0) for law in ("keep", "orthogonal_delta") for gone in (False, True)]
+    + [("orthogonal_delta", False, 0.5)],
+)
+def test_the_gain_and_bias_of_a_norm_module(law: Any, removed: bool, spread: float) -> None:
+    """New activations act on the norm without its gain and bias, or on the layer before it."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Normed(nnx.Module):
+        def __init__(self) -> None:
+            self.layer = nnx.Linear(6, 8, use_bias=False, rngs=nnx.Rngs(0))
+            self.norm, self.out = (
+                nnx.LayerNorm(8, rngs=nnx.Rngs(0)),
+                nnx.Linear(8, 3, rngs=nnx.Rngs(1)),
+            )
+            self.norm.scale[...] = 1.5 + spread * jnp.arange(8)
+            self.norm.bias[...] = 0.25 + spread * jnp.arange(8)
+
+        def __call__(self, x: Any) -> Any:
+            return self.out(jnp.tanh(self.norm(self.layer(x).reshape(-1, 1, 8))))
+
+    model, x = Normed(), R2.standard_normal((4, 6)).astype("f")
+    reading = read(model, x)
+    phi = L.Nonlinear(kc.activation("sin").transformed(0.5, 0.125, 2, -0.25))
+    network = reading.network.map_layers(lambda _, g: phi if isinstance(g, L.Nonlinear) else g)
+    network = network.without(network.nodes_of(L.LayerNorm)) if removed else network
+    edits = edits_of(reading, SimpleNamespace(network=network))
+    new = apply_edits(model, edits, weights=law)
+    z = new.layer(x).reshape(-1, 1, 8)
+    z = z if removed else norm(z)
+    assert close(new(x), new.out(2 * (jnp.sin(0.5 * z + 0.125) - 0.25)))
+
+
+def test_edits_of_other_models_are_refused() -> None:
+    reading = read(DRAWN["halves of weights"][0], G, ROWS)
+    edits = edits_of(reading, SimpleNamespace(network=reading.network))
+    for subject, given, options, words in (
+        (3.5, edits, {}, "a float was passed"),
+        ((model, G), edits, {"inplace": True}, "inplace= is for PyTorch"),
+        ((model, G), replace(edits, framework="flax"), {}, "for flax models, .* a jax model"),
+        ((model, G), replace(edits, framework="onnx"), {}, "'onnx' models are not supported"),
+    ):
+        with refused(words):
+            apply_edits(subject, given, **options)
+    for change in ({"kind": "scaled"}, {"layout": {"wide": [8, 16], "strides": [900, 1]}}):
+        data = json.loads(json.dumps(edits.to_dict()))
+        weight = data["edits"][0]["weights"][0]
+        weight |= {k: weight[k] | v if k == "layout" else v for k, v in change.items()}
+        with refused("not an edit of a JAX model"):
+            apply_edits((model, G), edits_from_dict(data))
+    with refused("multiply its weights by the factors"):
+        scaled_edits_of(reading, {"a": 2.0})

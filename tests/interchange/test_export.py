@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import sympy as sp
 from refusals import refused
 
 import kcalc as kc
+from kcalc.interchange.writers import export_regions
 
 x = sp.Symbol("x", real=True)
 CODE = ("torch", "jax", "flax", "keras", "numpy", *(["onnx"] if find_spec("onnx") else []))
@@ -42,3 +44,11 @@ def test_what_cannot_be_exported() -> None:
         for target in CODE:
             with refused(text):
                 shaping.export(target)
+
+
+def test_several_regions_are_json_only(tmp_path: Path) -> None:
+    regions = SimpleNamespace(left_alone={}, to_dict=lambda: {"regions": [1]})
+    with refused(r"regions\[name\].export\('torch'\)"):
+        export_regions(regions, "torch")
+    text = export_regions(regions, "json", tmp_path / "regions.json")
+    assert (tmp_path / "regions.json").read_text() == text and '"regions"' in text

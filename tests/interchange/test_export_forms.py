@@ -34,6 +34,7 @@ FORMS = (
     sum((sp.sin(k * x) / (k + sp.sqrt(2)) for k in range(1, 14)), sp.Integer(0)),
     sp.tanh(x + sp.sign(x**3 + x + 1)),
     sp.Piecewise((sp.exp(x), x < 0), (1 + sp.sin(x), True)) / 7,
+    sp.Piecewise((sp.exp(-x), (x > 1) & (x < 20)), (sp.cos(x), True)),
 )
 POINTS = np.array([-9.7, -2.3, -1.4, -0.6, 0.2, 0.77, 1.3, 2.4, 5.1, 11.9])
 
@@ -79,6 +80,10 @@ def test_values_of_unusual_forms_in_onnx() -> None:
     ("expr", "words"),
     [
         ((2 + sp.sin(x)) ** sp.cos(x), "a power must have a constant base or a constant exponent"),
+        (
+            sp.Piecewise((x, sp.Xor(x > 0, x > 1)), (0, True)),
+            "the condition .* cannot be exported; use <, <=, >, >=, and, or",
+        ),
         pytest.param(
             x * sp.exp(x**2) * sp.sin(x) / (1 + sp.exp(x**2) * (2 + sp.cos(x))),
             "cannot be exported: .* overflows or loses its precision",
@@ -115,5 +120,7 @@ def test_sums_and_labels_of_every_kind() -> None:
     assert table["long"](*values[:6]) == pytest.approx(np.tensordot(long, values[:6], 1), rel=1e-14)
     assert any("9" in str(key) for key in table)
     plain = kc.chain(L.Input(), L.Nonlinear(kc.activation(FORMS[4])))
-    held = exported.content(plain, to_dict=dict)
-    assert json.loads(WRITERS["json"].text(held))["version"] == "0"
+    held = exported.content(plain, to_dict=lambda: {"options": options, "of": object})
+    found = json.loads(WRITERS["json"].text(held))
+    assert found["version"] == "0" and found["options"] == {"eta": 0.25, "shape": [3, 0.5]}
+    assert "object" in found["of"]

@@ -30,6 +30,8 @@ BAD: dict[str, tuple[Any, str]] = {
         {"op": "Piecewise", "rows": [{"value": 1, "if": {"rel": "=", "args": [1, 2]}}]},
         "a condition must be",
     ),
+    "no rows": ({"op": "Piecewise", "rows": []}, "rows with a value"),
+    "many digits": ({"op": "Mul", "args": [10**40] * 40}, "too many digits"),
 }
 
 
@@ -45,6 +47,7 @@ def test_trees_that_are_no_real_expressions_are_refused(name: str) -> None:
     [
         (True, "not a number"),
         (sp.gamma(X), "gamma.* cannot be written"),
+        (sp.EulerGamma * X, "EulerGamma.* cannot be written"),
         (sp.Piecewise((1, sp.Ne(X, 0)), (0, True)), "condition.*cannot be written"),
         (sp.Function("f")(X), "is a callable"),
     ],
@@ -58,7 +61,7 @@ BELOW = sp.Piecewise((X, sp.Rational(1, 3) > X), (0, True))
 
 
 @pytest.mark.parametrize(
-    "expr", [2, 1.5, sp.Float("0.1", 40), sp.pi * X, BELOW, sp.Integer(10) ** 30]
+    "expr", [2, 1.5, sp.Float("0.1", 40), sp.pi * X, sp.E * X, BELOW, sp.Integer(10) ** 30]
 )
 def test_expressions_come_back(expr: Any) -> None:
     assert TreeReader().expression(to_tree(expr), "here") == expr

@@ -6,6 +6,7 @@ import json
 import random
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sympy as sp
@@ -133,9 +134,17 @@ def test_a_registered_name_belongs_to_its_function() -> None:
         with refused(rf"node 'p', activation: '{name}' is the name of .*rename the activation"):
             read(sp.sin(x), name)
     assert read((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh") == "tanh"
-    assert read(sp.sin(x), "mine") == "mine"
+    assert read(sp.sin(x), "mine") == "mine" and read(sp.tanh(x), "tanh") == "tanh"
     with refused("rename the activation"):
         network_to_dict(kc.chain(L.Input(), L.Nonlinear(kc.activation(sp.sin(x), name="tanh"))))
+
+
+def test_standard_output(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    net = A.vanilla(1)
+    kc.save_json(net, "-")
+    assert network_from_dict(json.loads(capsys.readouterr().out)) == net
+    monkeypatch.setattr("sys.stdout", None)
+    kc.save_json(net, "-")
 
 
 def test_text_of_networks_is_utf8(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def split(h: Any) -> Any:
 
 
 def joined(y: Any) -> Any:
-    return y.swapaxes(1, 2).reshape(2, T, D)
+    return y.swapaxes(1, 2).reshape(2, -1, D)
 
 
 def attend(q: Any, k: Any, v: Any) -> Any:
@@ -74,6 +74,13 @@ def by_channel(p: Any, x: Any) -> Any:
     return jnp.einsum("bct,cd->bdt", y, p["o"])
 
 
+def of_windows(p: Any, x: Any) -> Any:
+    kernel = jnp.stack([p["q"], p["r"], p["s"]])
+    places = ((1,), "SAME", None, None, ("NWC", "WIO", "NWC"))
+    q = jax.lax.conv_general_dilated(x, kernel, *places)
+    return joined(attend(split(q), split(x @ p["k"]), split(x @ p["v"]))) @ p["o"]
+
+
 READ: dict[str, tuple[Callable[..., Any], int]] = {
     "channels before tokens": (by_channel, 1),
     "tokens without examples": (heads(enter=lambda x: x.reshape(-1, D)), 1),
@@ -82,6 +89,8 @@ READ: dict[str, tuple[Callable[..., Any], int]] = {
         1,
     ),
     "shared queries": (twice, 2),
+    "queries of windows": (of_windows, 1),
+    "a bias at the end": (lambda p, x: heads()(p, x) + BIAS.ravel()[:D], 1),
 }
 
 
@@ -115,6 +124,41 @@ UNREAD: dict[str, tuple[Callable[..., Any], str]] = {
     "over all scores": (
         heads(lambda q, k, v: soft((q @ k.mT).reshape(2, 4, -1)).reshape(2, 4, T, T) @ v),
         "its weights multiply the values",
+    ),
+    "over the queries": (
+        heads(lambda q, k, v: soft((q @ k.mT).reshape(8, T, T), axis=1).reshape(2, 4, T, T) @ v),
+        "its softmax runs over the queries, not over the keys",
+    ),
+    "some of the heads": (
+        heads(
+            lambda q, k, v: soft((q @ k.mT)[:, :2]) @ v[:, :2],
+            lambda y: jnp.tile(y.swapaxes(1, 2).reshape(2, T, 24), 2),
+        ),
+        "",
+    ),
+    "normalised twice": (
+        heads(split=lambda h: normed(normed(split(h)))),
+        "its queries are computed from feature maps in a way that kcalc does not follow",
+    ),
+    "normalised over channels and tokens": (
+        heads(lambda q, k, v: attend(q / jnp.sqrt((q * q).mean((1, 2), keepdims=True)), k, v)),
+        "its queries are computed from feature maps in a way that kcalc does not follow",
+    ),
+    "scattered tokens": (
+        heads(enter=lambda x: x.transpose(1, 2, 0).reshape(-1, D)),
+        "its queries are computed from feature maps in a way that kcalc does not follow",
+    ),
+    "means of keys": (
+        heads(lambda q, k, v: attend(q, *(a.reshape(2, 4, 3, 2, 12).mean(3) for a in (k, v)))),
+        "its keys are computed from feature maps in a way that kcalc does not follow",
+    ),
+    "other heads": (
+        heads(lambda q, k, v: attend(*(a.reshape(2, 4, 2 * T, 6) for a in (q, k, v)))),
+        "its queries have 12 tokens, but are computed from 6 tokens",
+    ),
+    "masked by their scores": (
+        heads(lambda q, k, v: soft(jnp.where(q @ k.mT > 0, q @ k.mT, 0)) @ v),
+        "",
     ),
     "wide values": (
         heads(
@@ -161,6 +205,12 @@ def test_other_attention_is_not_read(name: str) -> None:
     found = kc.read(model, P, (2, T, D))
     assert not found.network.nodes_of(L.Attend)
     assert any(words in note.text for note in found.notes), str(found)
+
+
+def test_scores_that_are_too_large() -> None:
+    found = kc.read(heads(), P, jax.ShapeDtypeStruct((2, 3000, D), "float32"))
+    words = "pass example inputs with fewer tokens or examples"
+    assert any(words in note.text for note in found.notes)
 
 
 ALMOST: dict[str, tuple[Callable[..., Any], int, str]] = {

@@ -22,6 +22,20 @@ def test_a_tuple_beside_an_array_is_a_setting():
         read(lambda p, a, b: a @ p["w"] + b, W, X, (2, 4))
 
 
+def test_inputs_by_name():
+    def model(p, x, factor=2.0, *, y=None):
+        return jnp.tanh(factor * x @ p["w"])
+
+    def two(p, x, shift=0, y=None):
+        return jnp.tanh(x @ p["w"]) + jnp.sin(y @ p["v"])
+
+    other = {**W, "v": np.eye(3, 4, dtype="f")}
+    found = read(two, other, X, {"y": 2 * X}).network
+    assert list(found.inputs) == ["x", "y"] and found.parents("v") == ("y",)
+    with refused("takes 'y' only by keyword"):
+        read(model, W, X, {"y": X})
+
+
 def dense(p, x):
     return x @ p["w"]
 

@@ -71,6 +71,24 @@ def test_modules_that_cannot_be_called() -> None:
         read(Bare(jnp.ones(3)), jnp.ones(3))
 
 
+def test_group_norms_and_ensembles_of_equinox() -> None:
+    eqx = pytest.importorskip("equinox")
+    keys = jax.random.split(jax.random.key(0), 3)
+    parts = eqx.nn.Conv2d(4, 8, 3, padding=1, key=keys[0]), eqx.nn.GroupNorm(2, 8)
+    network = read(eqx.nn.Sequential(parts), IMAGE[0].T).network
+    assert [layer for _, layer, _ in network.steps()][2:] == [L.GroupNorm(2)]
+
+    class Ensemble(eqx.Module):
+        norms: Any
+
+        def __call__(self, x: Any) -> Any:
+            return eqx.filter_vmap(lambda norm: norm(x))(self.norms)
+
+    norms = eqx.filter_vmap(lambda key: eqx.nn.LayerNorm(8))(keys)
+    with refused("an ensemble of models"):
+        read(Ensemble(norms), jnp.ones(8))
+
+
 def test_keras_models_without_an_input_and_with_another_backend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -78,6 +96,8 @@ def test_keras_models_without_an_input_and_with_another_backend(
     if keras.backend.backend() == "jax":
         with refused("shape.*example"):
             read(keras.Sequential([keras.layers.Dense(3)]))
+        with refused("call the model once on an example"):
+            read(keras.Sequential([keras.layers.Dense(3)]), (2, 4))
     monkeypatch.setattr(keras.backend, "backend", lambda: "numpy")
     with refused("KERAS_BACKEND=jax"):
         read(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]))

@@ -28,7 +28,10 @@ P = {
         "c": (4, 1),
         "b": (6,),
         "k": (3, 3, 3, 6),
+        "k6": (3, 3, 6, 6),
         "g": (3, 3, 1, 3),
+        "g2": (3, 3, 2, 6),
+        "g6": (3, 3, 1, 6),
         "n": (2, 2),
         "t": (4, 6, 5),
         "s": (3, 6, 6),
@@ -61,6 +64,15 @@ def backwards(p: Any, x: Any) -> Any:
 
 def one_row(p: Any, x: Any) -> Any:
     return lax.scan(lambda h, row: (h + row, None), x @ p["u"], x[None])[0]
+
+
+def known_rows(p: Any, x: Any) -> Any:
+    h, sums = lax.scan(lambda h, w: (jnp.tanh(h @ w), 2 * w), x, p["s"])
+    return h @ sums.sum(0)
+
+
+def overlapping(h: Any) -> Any:
+    return h[..., :4] * jnp.sin(h[..., 2:])
 
 
 def named_softmax(function: Callable[[Any], Any]) -> Any:
@@ -102,6 +114,25 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "counted": counted,
             "backwards": backwards,
             "one row": one_row,
+            "known rows of a loop": known_rows,
+            "a chosen case": lambda p, x: jax.jit(
+                lambda h: lax.select_n(jnp.int32(1), h, jnp.tanh(h), 3 * h)
+            )(lax.select(jnp.array(True), x @ p["u"], x)),
+            "stopped in a function": lambda p, x: jax.jit(
+                lambda h: h * lax.stop_gradient(jnp.tanh(h))
+            )(x @ p["u"]),
+            "two results in a function": lambda p, x: jax.jit(
+                lambda h: sum(jax.jit(lambda z: (jnp.sin(z), jnp.tanh(z)))(h))
+            )(x @ p["u"]),
+            "kept in a function": lambda p, x: jax.jit(jax.checkpoint(lambda z: z * jnp.sin(z)))(
+                x @ p["u"]
+            ),
+            "the same part twice": lambda p, x: (
+                lambda h: jnp.tanh(h[:, :3]) * h[:, :3] + h[:, 3:]
+            )(x @ p["u"]),
+            "repeated weights": lambda p, x: x @ jnp.broadcast_to(p["b"], (6, 6))[:, :4],
+            "halves of weights": lambda p, x: x @ jnp.split(p["u"], 2, axis=1)[1],
+            "no padding": lambda p, x: jnp.pad(jnp.tanh(x), 0, mode="reflect"),
         },
         (4, 6): {
             "steps of examples": lambda p, x: x[::2] * 2,
@@ -121,6 +152,10 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         ROWS: {
             "transposed": lambda p, x: jnp.tanh(jnp.swapaxes(x, 1, 2) + p["c"].T),
             "least": lambda p, x: (x @ p["w"]).min(1),
+            "parts behind a reshape": lambda p, x: overlapping(
+                jnp.tanh((x @ p["u"]).reshape(2, 2, 2, 6))
+            ),
+            "a part turned": lambda p, x: jnp.sin(jnp.tanh(x @ p["u"]).mT * 2 + 1)[:, 1:4],
         },
         (2, 6, 3): {
             "weights first": lambda p, x: p["w"].T @ x,
@@ -229,6 +264,22 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda p, x: conv(x, p["k"], batch_group_count=2),
                 "couples examples",
             ),
+            "a part of groups": (
+                lambda p, x: jnp.tanh(conv(conv(x, p["k"]), p["g2"], feature_group_count=3))[
+                    ..., :2
+                ],
+                "the output of a grouped convolution",
+            ),
+            "parts of a depthwise layer": (
+                lambda p, x: overlapping(
+                    jnp.tanh(conv(conv(x, p["k"]), p["g6"], feature_group_count=6))
+                ),
+                "overlap, so they share weights",
+            ),
+            "examples second": (
+                lambda p, x: conv(jnp.swapaxes(x, 0, 1), p["k"]),
+                "moves the axis of examples",
+            ),
             "part of a depthwise layer": (
                 lambda p, x: conv(x, p["g"], feature_group_count=3)[..., :2],
                 "some of the channels",
@@ -259,6 +310,52 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             "a matrix for every location": (
                 lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),
                 "different matrices",
+            ),
+            "a part merged with locations": (
+                lambda p, x: jnp.tanh((x @ p["u"]).reshape(2, 24))[:, 1:5],
+                "a reshape merged channels and locations",
+            ),
+            "parts of locations and of channels": (
+                lambda p, x: jnp.tanh((x @ p["u"]).reshape(2, 2, 2, 6))[:, :1][..., 1:5],
+                "selects from both channels and locations",
+            ),
+            "softmax of two axes": (
+                lambda p, x: jax.nn.softmax(x, axis=(1, 2)) @ p["u"],
+                "couples all entries",
+            ),
+            "softmax of some": (
+                lambda p, x: jax.nn.softmax(x, where=np.arange(6) < 4) @ p["u"],
+                "maximum over channels",
+            ),
+            "lengths of examples": (
+                lambda p, x: (lambda h: h / jnp.sqrt((h * h).mean(0) + 1e-5))(x @ p["u"]),
+                "the sum or mean over channels or examples",
+            ),
+            "one normalisation of examples for every location": (
+                lambda p, x: (lambda h: (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5))(x @ p["u"]),
+                "the sum or mean over channels or examples",
+            ),
+            "entries in another order": (
+                lambda p, x: (
+                    (x @ p["u"]).reshape(2, 4, 2, 3).swapaxes(1, 2).reshape(x.shape) @ p["u"].T
+                ),
+                "channels are split or mixed",
+            ),
+            "beyond the end": (
+                lambda p, x: jnp.take(x, np.array([0, 9]), axis=2),
+                "picks entries by index",
+            ),
+            "padded by the input": (
+                lambda p, x: jnp.pad(x, ((0, 0), (1, 1), (0, 0)), constant_values=x.sum()),
+                "values that depend on the input",
+            ),
+        },
+        (2, 6, 6): {
+            "channels of one and locations of another": (
+                lambda p, x: (
+                    jnp.einsum("ncl,cd->ndl", x, p["u"]) + jnp.einsum("ncl,ld->ncd", x, p["s"][0])
+                )[:, :2],
+                "it combines channels of one array with locations of another",
             ),
         },
         (2, 2, 2): {
@@ -309,6 +406,15 @@ TOKENS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "parts of rows": (lambda p, i: jnp.tile(p["t"][i, 2:10], 2), "picks entries by index"),
     "a table of numbers": (lambda p, i: p["t"][jnp.arange(9)[::-1][i]], "picks entries by index"),
     "columns of a table": (lambda p, i: p["t"].T[:, i].transpose(1, 2, 0), "picks entries by"),
+    "a table of tables": (
+        lambda p, i: p["t"].reshape(9, 4, 4)[i].reshape(2, 6, 16),
+        "picks entries by",
+    ),
+    "one number": (lambda p, i: p["t"][i[0, 0]][None], "some of the channels"),
+    "places of two inputs": (
+        lambda p, i: jax.vmap(lambda j, k: lax.dynamic_slice(p["t"], (j, k), (1, 16))[0])(*i.T[:2]),
+        "picks entries by",
+    ),
     "sorted": (lambda p, i: jnp.take_along_axis(i * 1.0, i.argsort(-1), -1), "picks entries by"),
 }
 
@@ -330,3 +436,28 @@ def test_rows_by_number() -> None:
     found = read(function, TABLES, IDS)
     layers = [type(layer).__name__ for _, layer, _ in found.network.steps()]
     assert layers == ["Input", "Embedding", "Affine"] and found.fidelity.level == "exact"
+
+
+def test_arrays_too_large_to_be_followed() -> None:
+    def function(p: Any, x: Any) -> Any:
+        return jnp.tanh((x @ p["u"]).reshape(-1, 2, 2, 6))[..., 1:5]
+
+    x = jax.ShapeDtypeStruct((2**20, 4, 6), "float32")
+    found = read(function, P, x)
+    assert ["pass smaller example inputs" in note.text for note in found.notes] == [True]
+    taken = read(lambda p, x: jnp.take(x @ p["u"], np.array([0, 2]), axis=2), P, x)
+    assert any("picks entries by index" in note.text for note in taken.notes)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda p, x: x / ((x + 1) ** 99999).mean(-1, keepdims=True),
+        lambda p, x: normed(x @ p["u"]) * (normed(x @ p["u"]) + 1) ** 99999,
+        lambda p, x: jax.jit(lambda a, b: (a + b) ** 99999)(x @ p["u"], jnp.sin(x)),
+        lambda p, x: jax.jit(lambda a, b: (a + b) ** 99999)(x, p["b"]),
+        lambda p, x: lax.stop_gradient(x) * (x + 1) ** 99999,
+    ],
+)
+def test_large_powers_are_not_expanded(function: Any) -> None:
+    assert read(function, P, FLAT, sigmas=False).fidelity.level == "not read"

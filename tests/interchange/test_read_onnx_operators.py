@@ -80,6 +80,7 @@ def proto_of(found: Case) -> Any:
 
 THREE, SIX = A([-3.0, 1.5, 2.0], F), np.arange(6, dtype=F)
 READ: dict[str, Case] = {
+    "repeated once": case("Tile", "x r", r=[1, 1]),
     # -- moving
     "flatten from the end": case("Flatten", "x", SQUARE, axis=4),
     "flatten in the middle": case("Flatten", "x", SQUARE, axis=-1),
@@ -409,6 +410,7 @@ def test_blocks_of_locations_become_channels() -> None:
     assert [layer for _, layer, _ in network.steps()][1:] == [kc.layers.PixelShuffle((2, 2), True)]
 
 
+SIX_KEYS = helper.make_tensor("k", 1, [2], [1.0, 2.0])
 MS: dict[str, Any] = {"domain": "com.microsoft", "num_heads": 2, "opset": 17}
 PACKED: dict[str, Any] = {**MS, "shape": [2, 4, 6], "w": weights(6, 18), "b": weights(18)}
 REFUSED: dict[str, tuple[Case, str]] = {
@@ -428,6 +430,17 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "a mask": (
         case("Attention", "x w b m", m=np.ones((2, 4), np.int32), **PACKED),
         "run onnxruntime.tools.symbolic_shape_infer",
+    ),
+    "weights of the input": (case("Attention", "x x b", **PACKED), "'y'"),
+    "values of fewer tokens": (
+        attention(
+            "MultiHeadAttention", "Q K W", node("Slice", "V s e a", "W"), s=[1], e=[4], a=[1], **MS
+        ),
+        "do not fit together",
+    ),
+    "one scale": (
+        case("Resize", "x r s", SQUARE, r=NONE, s=A([2.0], F), mode="nearest"),
+        "",
     ),
     "a bias of heads": (attention("MultiHeadAttention", "Q K V b", b=weights(18), **MS), "'y'"),
     "constant keys": (attention("MultiHeadAttention", "Q c c", c=weights(2, 4, 6), **MS), "'y'"),
@@ -463,6 +476,10 @@ REFUSED: dict[str, tuple[Case, str]] = {
         "",
     ),
     "squeezed too much": (case("Squeeze", "x a", a=[1]), "removes the axes"),
+    "tensors as attributes": (
+        case("LabelEncoder", keys_tensor=SIX_KEYS, values_tensor=SIX_KEYS, domain="ai.onnx.ml"),
+        "",
+    ),
     "two open sizes": (case("Reshape", "x s", s=[-1, -1]), "requests the invalid shape"),
     "wrong order": (case("Transpose", perm=[0]), "is not a permutation of 2 axes"),
     "rate": (case("Dropout", "x r", r=F(1.5)), "its rate must be in \\[0, 1\\), got 1.5"),

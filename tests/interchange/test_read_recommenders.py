@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,3 +21,20 @@ def test_bags_of_unequal_sizes_are_not_read() -> None:
     r = kc.read(bags, torch.arange(6), torch.tensor([0, 2]))
     assert r.fidelity.level == "not read"
     assert "all examples have the same number of ids" in r.notes[0].text
+
+
+def columns(m: Any, x: torch.Tensor) -> torch.Tensor:
+    i = x.long()
+    if hasattr(m, "one"):
+        return m.out(torch.cat([m.one(i[:, 0]), m.two(i[:, 1])], 1))
+    return torch.tanh(m.out(i[:, :1].float())) * m.last(i[:, 1:].float())
+
+
+def test_columns_of_an_array_of_floats_are_ids_only_if_a_table_reads_them() -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    tables = {"one": nn.Embedding(9, 8), "two": nn.Embedding(9, 8), "out": nn.Linear(16, 4)}
+    found = kc.read(Model(columns, **tables), x)
+    assert found.fidelity.level == "exact"
+    assert len(found.network.nodes_of(kc.layers.Embedding)) == len(found.network.inputs) == 2
+    whole = kc.read(Model(columns, out=nn.Linear(1, 4), last=nn.Linear(1, 4)), x)
+    assert whole.fidelity.level == "not read"

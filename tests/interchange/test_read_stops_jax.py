@@ -61,6 +61,22 @@ def narrow(x: Any) -> Any:
 narrow.defvjp(lambda x: (jnp.sign(x), x), lambda x, g: (g * (abs(x) <= 0.3),))
 
 
+@jax.custom_vjp
+def mixed(x: Any) -> Any:
+    return x @ jnp.tri(16)
+
+
+mixed.defvjp(lambda x: (mixed(x), x), lambda x, g: (g,))
+
+
+@jax.custom_vjp
+def half(x: Any) -> Any:
+    return jnp.tanh(x)[..., :16]
+
+
+half.defvjp(lambda x: (half(x), x), lambda x, g: (jnp.concatenate([g, g], -1),))
+
+
 def drawn(**shapes: tuple[int, int]) -> Any:
     keys = jax.random.split(jax.random.key(0), len(shapes))
     return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
@@ -87,6 +103,8 @@ def test_a_derivative_of_its_own(function: Any) -> None:
         lambda h: times(h, jnp.float32(2)),
         shifted,
         narrow,
+        mixed,
+        lambda h: half(jnp.concatenate([h, jnp.sin(h)], -1)),
     ],
 )
 def test_other_derivatives_are_not_known(function: Any) -> None:
@@ -123,3 +141,16 @@ def test_stops_of_stops_and_doubled_gradients() -> None:
     found, plain = weights(lambda h: stop(stop(jnp.tanh(h)))), weights(jnp.tanh)
     assert found == {"a": 0, "o": pytest.approx(plain["o"], rel=1e-9)}
     assert weights(lambda h: 2 * h + stop(h) - stop(h)) == pytest.approx(weights(lambda h: 2 * h))
+
+
+def test_a_stop_inside_a_normalisation() -> None:
+    def function(p: Any, x: Any) -> Any:
+        h = x @ p["a"]
+        m = h.mean(-1, keepdims=True)
+        v = jax.lax.stop_gradient(((h - m) ** 2).mean(-1, keepdims=True))
+        return (h - m) / jnp.sqrt(v + 1e-5) @ p["o"]
+
+    network = kc.read(function, drawn(a=(32, 16), o=(16, 4)), (2, 32)).network
+    assert network.nodes_of(kc.layers.LayerNorm)
+    with refused("with a gradient stop inside it"):
+        kc.gradients(network)

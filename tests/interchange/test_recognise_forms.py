@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
+from scipy import special
 from tape import RNG, Tape, layers_of, relu
 
 import kcalc as kc
+from kcalc.activations import X
 from kcalc.interchange.apply import apply_to
+from kcalc.interchange.fusion import Still, released
 from kcalc.interchange.layout import reshaped_axis
-from kcalc.interchange.trace import Join, Linear, Pooling, Reshape, Transpose
+from kcalc.interchange.trace import Attend, Held, Join, Linear, Moment, Pooling, Reshape, Transpose
 
 L = kc.layers
 
@@ -89,10 +92,118 @@ def test_weights_along_locations_that_have_no_rule() -> None:
 def test_a_constant_expression_and_a_constant_array_as_feature_maps() -> None:
     tape = Tape(2, 5)
     z = tape.dense("x", 5)
-    flat = tape.apply(lambda a: a - a + 3, z, label="flat")
+    flat = tape.apply(lambda a: 3, z, label="flat")
     joined = tape.add(Join, "join", (2, 10), (z, flat), axis=1)
     reading = tape.read(tape.dense(joined, 3, "head"))
     assert opaque(reading, flat) == "a number is read as a feature map"
+
+
+def told(function: Any, *reads: Any) -> Any:
+    """The reading of a layer, an elementwise function of it and of other operations, a layer."""
+    tape = Tape(2, 6)
+    made = [r(tape) for r in reads]
+    return tape.read(tape.dense(tape.apply(function, tape.dense("x", 6), *made, label="f"), 3))
+
+
+OTHER = (lambda tape: tape.dense("x", 6),)
+CIRCLE = (lambda tape: tape.add(Held, "c", (6,), (), value=np.full(6, 1j)),)
+ODD: dict[str, tuple[Any, Any, str]] = {
+    "a square": (lambda a, b: a * b**2, OTHER, "neither a weighted sum nor a product"),
+    "complex": (lambda a, b: a * b, CIRCLE, "its numbers are complex"),
+    "0 with stops": (lambda a: Still(-a) + Still(a), (), "it is 0 for every input"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_functions_without_a_rule(case: str) -> None:
+    function, reads, words = ODD[case]
+    assert [words in note.text for note in told(function, *reads).notes] == [True]
+
+
+def test_a_function_beside_celu_and_one_of_two_stops() -> None:
+    concave = sp.Piecewise((1 - sp.exp(-X), X < 0), (X, True))
+    twice = told(lambda a: 2 * a + Still(a) + Still(-a)).network
+    assert L.Scale(2) in [layer for _, layer, _ in twice.steps()]
+    for expr, stops in (concave, 0), (Still(sp.tanh(X)) * Still(sp.sin(X)), 1):
+        network = told(lambda a, e=expr: e.subs(X, a)).network
+        (node,) = network.nodes_of(L.Nonlinear)
+        assert network.layer(node).activation.expr == released(expr)
+        assert len(network.nodes_of(L.StopGradient)) == stops
+
+
+def test_long_functions_have_different_names() -> None:
+    tape = Tape(2, 5)
+    for function, label in (sp.sin, "f[0]"), (sp.cos, "f_0"):
+        end = tape.dense(tape.ops[-1].name, 5)
+        tape.apply(lambda x, f=function: sum(f(k * x) for k in range(1, 14)), end, label=label)
+    found = tape.read(tape.ops[-1].name).network
+    assert [phi.name for phi in found.activations] == ["phi_f_0", "phi_f_0_"]
+
+
+def test_a_sum_that_is_read_twice_keeps_its_weights() -> None:
+    tape = Tape(2, 5)
+    both = tape.apply(lambda a, b: a + b, tape.dense("x", 5), tape.dense("x", 5))
+    twice = tape.apply(lambda a: 2 * a, both)
+    layers = layers_of(tape.read(tape.dense(tape.apply(relu, both), 3), tape.dense(twice, 3)))
+    assert L.Sum() in layers and L.Scale(2) in layers
+
+
+def test_biases_that_no_layer_adds() -> None:
+    tape = Tape(2, 6)
+    flat = tape.add(Reshape, "flat", (2, 6), (tape.dense("x", 6),))
+    end = tape.apply(lambda a, b: a + b, flat, tape.held(np.arange(6.0), "b"))
+    assert "b of shape (6,) is not a single number" in opaque(
+        tape.read(end, tape.apply(relu, flat)), end
+    )
+    tape = Tape(2, 4, 6, axis=-1)
+    given = {"weight": np.eye(4) + 1, "parameter": "w", "axis": 1, "out_axis": 1}
+    mixed = tape.add(Linear, "mixed", (2, 4, 6), (tape.dense("x", 6),), **given)
+    end = tape.apply(lambda a, b: a + b, mixed, tape.held(np.arange(4.0)[:, None], "b"))
+    notes = tape.read(tape.dense(end, 3), sigmas=True).notes
+    assert any("are left out (root mean square 1.87)" in note.text for note in notes)
+
+
+def test_a_variance_of_one_entry() -> None:
+    tape = Tape(2, 1, 6)
+    told = {"kind": "var", "axes": (1,), "correction": 1.0, "what": "var", "reason": "no rule"}
+    spread = tape.add(Reshape, "s", (2, 1, 6), (tape.add(Moment, "v", (2, 6), ("x",), **told),))
+    end = tape.apply(lambda x, v: x / sp.sqrt(v + 1), "x", spread)
+    assert not tape.read(tape.dense(end, 3)).network.nodes_of(L.Normalisation)
+
+
+def test_windows_along_one_axis() -> None:
+    tape = Tape(2, 8, 6, 6)
+    places = {"kind": "max", "axes": (2,), "window": (2,), "stride": (2,)}
+    pool = tape.add(Pooling, "pool", (2, 8, 3, 6), (tape.conv("x", 8),), **places)
+    assert "only along axes (2,)" in opaque(tape.read(pool), pool)
+
+
+SPARSE = RNG.permuted(np.eye(64)[:, :, None].repeat(5, 2), axis=0).sum(2)
+LIKE_NOTHING = {
+    "each output reads about": SPARSE * RNG.standard_normal((64, 64)),
+    "a matrix of rank 4": RNG.standard_normal((32, 4)) @ RNG.standard_normal((4, 32)),
+}
+
+
+@pytest.mark.parametrize("words", LIKE_NOTHING)
+def test_weights_that_are_no_independent_draws(words: str) -> None:
+    weight = LIKE_NOTHING[words]
+    tape = Tape(2, weight.shape[1])
+    given = {"weight": weight, "parameter": "w", "axis": 1, "out_axis": 1}
+    layer = tape.add(Linear, "layer", (2, len(weight)), ("x",), **given)
+    notes = tape.read(tape.dense(tape.apply(relu, layer), 3), sigmas=True).notes
+    assert [words in note.text for note in notes] == [True]
+
+
+def test_attention_with_constant_queries_and_keys_mixes_tokens() -> None:
+    tape = Tape(2, 3, 4, 6, axis=-1)
+    q, k = (RNG.standard_normal((4, 6)) for _ in "qk")
+    reads = [tape.held(np.broadcast_to(a, (2, 3, 4, 6))) for a in (q, k)]
+    told = {"what": "attention", "reason": "", "scale": 0.5}
+    reading = tape.read(tape.add(Attend, "a", (2, 3, 4, 6), (*reads, tape.dense("x", 6)), **told))
+    weights = special.softmax(0.5 * q @ k.T, -1)
+    assert layers_of(reading)[-1].array == pytest.approx(np.kron(np.eye(3), weights))
+    assert [note.text.startswith("it mixes the locations") for note in reading.notes] == [True]
 
 
 def test_reshapes_that_do_not_fit_are_unknown() -> None:
@@ -132,11 +243,12 @@ def test_activations_of_a_document(data: dict[str, Any], words: str) -> None:
 
 
 def test_an_activation_that_is_real_in_no_part_of_the_line() -> None:
-    from kcalc.interchange.effort import check_effort
+    from kcalc.interchange.effort import check_effort, value_at
 
     x = kc.activations.X
     with refused("expression.*value"):
         check_effort(sp.log(x), "here")
+    assert value_at(x**200 * (x + 1) ** 200, 30) is None and value_at(x**2 + x, 3) == 12
     with refused("expression.*complicated"):
         check_effort(sp.Mul(*(sp.sin(k * x) for k in range(1, 400)), evaluate=False), "here")
 

@@ -495,7 +495,8 @@ class JaxReader:
     def _owned(self, weight: KnownArray, label: str) -> tuple[str, str]:
         """Return a key for the parameter that contains the weights, and a name for the layer."""
         parameter = "+".join(sorted(weight.origins)) or f"constant {id(weight.array)}"
-        wish = self.labels.get(parameter.split("[")[0], "") if weight.origins else ""
+        single = len(weight.origins) == 1
+        wish = self.labels.get(parameter.split("[")[0], "") if single else ""
         index = parameter.partition("[")[2].rstrip("]").replace("][", ".") if wish else ""
         return parameter, self.names(".".join(p for p in (wish, index) if p) or self.wish(label))
 

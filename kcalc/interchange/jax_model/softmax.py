@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy as sp
 
+from ...fields.degrees import expandable
 from ...foundation.errors import KcalcError
 from ..internal_errors import internal_error
 from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape, Softmax, Stopped, Transpose
@@ -112,5 +113,5 @@ def _expression(ops: dict[str, Op], op: Op, expr: dict[str, Any], mean: Pooling)
             found = op.function(*(expr[r] for r in op.reads))
         except (KcalcError, TypeError, ValueError, ArithmeticError):
             return None
-        return found if isinstance(found, sp.Expr) else None
+        return found if isinstance(found, sp.Expr) and expandable(found) else None
     return None

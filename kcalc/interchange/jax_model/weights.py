@@ -25,6 +25,7 @@ Node = Hashable
 STREAM = 0x6B63616C63
 KEPT = (Pass, Reshape, Pointwise)
 SCATTERED = "its weights do not form rows of one parameter"
+GAINS = "its gains and biases are not parameters of a normalisation module"
 
 
 def generator(key: Any) -> np.random.Generator:
@@ -155,7 +156,7 @@ class JaxWeightEdits:
         edit = WeightEdit(view.leaf, "drawn", sigma / factor, layout.stored, layout)
         return self._edit(node, "weight", f"sigma_w {sigma:.6g}", edit)
 
-    def _multiple(self, op: Linear, origins: Iterable[str]) -> tuple[View, float]:
+    def _multiple(self, op: Linear | Lookup, origins: Iterable[str]) -> tuple[View, float]:
         """Return the parameter that the weights are a multiple of, and the factor."""
         wide, weight = op.weight.shape, np.asarray(op.weight, float)
         arrays = self.model.arrays()
@@ -176,7 +177,10 @@ class JaxWeightEdits:
         """Return the layout of weights in their parameter: an offset, and a stride per axis."""
         shape = self.model.shapes[view.leaf]
         places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
-        where = np.asarray(view.of(places)).reshape(wide)
+        where = np.asarray(view.of(places))
+        if where.size != math.prod(wide):  # one parameter serves as several weights
+            raise Unplaced(COMPUTED)
+        where = where.reshape(wide)
         offset = int(where.flat[0])
         ahead = [
             where[tuple(int(a == k) for a in range(len(wide)))] if n > 1 else offset
@@ -199,26 +203,31 @@ class JaxWeightEdits:
             raise Unplaced(COMPUTED)
         layout = self._layout(view, (int(op.weight.shape[0]),))
         kind = "normal" if sigma else "filled"
-        edit = WeightEdit(view.leaf, kind, sigma, layout.stored, layout)
+        new = serving is not None
+        edit = WeightEdit(view.leaf, kind, sigma, layout.stored, layout, added=new)
         what = f"sigma_b {sigma:.6g}" + (", using the bias of the norm after it" if serving else "")
         yield self._edit(node, "bias", what, edit)
 
     def _table(self, node: str, op: Lookup, layer: L.Embedding) -> Edit:
-        if op.parameter not in self.model.shapes:
-            raise Unplaced(COMPUTED)
-        sigma = float(layer.sigma) / (op.factor * op.bag**0.5)
-        shape = self.model.shapes[op.parameter]
-        edit = WeightEdit(op.parameter, "normal", sigma, shape)
+        view, factor = self._multiple(op, [op.parameter])
+        sigma = float(layer.sigma) / (factor * op.factor * op.bag**0.5)
+        edit = WeightEdit(view.leaf, "normal", sigma, self.model.shapes[view.leaf])
         return self._edit(node, "weight", f"table with standard deviation {sigma:.6g}", edit)
 
     def _gains(self, node: str, op: Normalise) -> Iterator[Edit]:
-        """Yield edits that reset the gains and biases of a remaining norm to 1 and 0."""
+        """Yield edits that reset the gains and biases of a remaining norm to 1 and 0.
+
+        If all channels share one gain and one bias, both stay unchanged, because the edits of later
+        activations take them into account.
+        """
+        if op.name in self.target.reading.gains:
+            return
         for slot, array, start in (("gain", op.gain, 1.0), ("bias", op.bias, 0.0)):
             if array is None or np.all(np.asarray(array) == start):
                 continue
             view = self.model.norms.get(node, {}).get(slot)
             if view is None or np.size(array) != math.prod(self.model.shapes[view.leaf]):
-                raise Unplaced(COMPUTED)
+                raise Unplaced(GAINS)
             edit = WeightEdit(view.leaf, "filled", start, self.model.shapes[view.leaf])
             yield self._edit(node, "weight", f"{slot} {start:g}", edit)
 

@@ -15,8 +15,8 @@ import numpy as np
 import sympy as sp
 
 from ...foundation.process_state import lambdify
-from ..layout import id_arrays
-from ..trace import CAST, Entry, Linear, Lookup, NotRead, Op, Part, Pass, Pointwise, Reshape, Trace
+from ..layout import id_arrays, is_cast
+from ..trace import Entry, Linear, Lookup, NotRead, Op, Part, Pass, Pointwise, Reshape, Trace
 from .editing import TraceEditor, span
 
 ID = sp.Symbol("i", real=True)
@@ -52,7 +52,8 @@ def with_columns(trace: Trace) -> TraceEditor:
         layered = any(isinstance(op, Linear) for op in trace.ops)
         alone = layered and not whole and len(taken) == len(set(taken))
         looked_up = all(isinstance(edit.ops.get(n), Lookup) or n in ids for n in read)
-        if not (alone or looked_up) or any(part.axis != 1 for part in parts):
+        kept = all(isinstance(edit.ops[name], Entry | Pass) for name in passing)
+        if not ((alone and kept) or looked_up) or any(part.axis != 1 for part in parts):
             continue
         made: dict[Sequence[int], str] = {}
         for part in parts:
@@ -67,7 +68,7 @@ def with_columns(trace: Trace) -> TraceEditor:
 
 def _casts(op: Op | None) -> bool:
     """Whether an operation returns ids unchanged, possibly as floats."""
-    return isinstance(op, Pass) or (isinstance(op, NotRead) and op.what == CAST)
+    return isinstance(op, Pass) or (op is not None and is_cast(op))
 
 
 def _input(edit: TraceEditor, entry: Op, column: Sequence[int]) -> Entry:

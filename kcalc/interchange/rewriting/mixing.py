@@ -19,6 +19,7 @@ from ..trace import (
     Attend,
     Contract,
     Drop,
+    Entry,
     Masked,
     Mixed,
     NotRead,
@@ -28,6 +29,7 @@ from ..trace import (
     Softmax,
     Trace,
     Transpose,
+    needed,
 )
 from .editing import TraceEditor
 from .mixing_position import MixingPlacement
@@ -162,10 +164,12 @@ class _Mixing(MixingPlacement):
         mask = self.facts(rest[0]) if rest else None
         if rest and mask is None:
             return None
-        q, k = self.facts(queries), self.facts(keys)
+        q, k, text = self.facts(queries), self.facts(keys), TEXT
         shape = (*op.shape[:-1], self.ops[keys].shape[-2])
         if q is not None and k is not None:
             weights = attention_weights(op, q, k, mask)
+            if not any(isinstance(self.ops[n], Entry) for n in needed(self.ops, (queries, keys))):
+                text = FIXED
         elif (q is not None and not q.any()) or (k is not None and (k == k[..., :1, :]).all()):
             weights = softmax(masked_scores(op, np.zeros(shape), mask))
         else:
@@ -176,6 +180,7 @@ class _Mixing(MixingPlacement):
             len(op.shape) - 2,
             tuple(range(len(op.shape))),
             op.rate,
+            text,
         )
 
     def _contracted(self, op: Contract) -> FoundMixing | None:

@@ -174,6 +174,8 @@ class Norms(TraceEditor):
     def _form(self, base: str, name: str, expr: Any) -> FoundNorm | None:
         norm = self.ops[base]
         if isinstance(norm, Normalise):
+            if not expandable(expr):
+                return None
             gain, bias = (sp.expand(expr).coeff(Z, power) for power in (1, 0))
             plain = sp.expand(expr - gain * Z - bias) == 0 and not gain.has(Z)
             known = (norm.kind, norm.epsilon, 1.0, gain, bias) if plain else None
@@ -330,9 +332,10 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
     The form is factor * gain * (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or the same with 0 in
     place of M1. Gain and bias depend only on constant arrays.
     """
+    expr = expr.subs(M2, V + M1**2) if expr.has(M1) else expr
     if not expandable(expr):
         return None
-    expr = sp.expand(expr.subs(M2, V + M1**2)) if expr.has(M1) else expr
+    expr = sp.expand(expr) if expr.has(M1) else expr
     slope = sp.diff(expr, X)
     if slope.has(X) or slope == 0:
         return None

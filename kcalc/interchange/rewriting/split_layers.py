@@ -185,8 +185,6 @@ class _Parts(TraceEditor):
 
     def _made(self, op: Op, rows: Rows) -> str:
         axis = self._axis(op)
-        if len(rows) == op.shape[axis] and rows == tuple(range(len(rows))):
-            return op.name
         if op.name in self.banned:
             raise NoPartError(self.banned[op.name])
         shape = tuple(len(rows) if i == axis else n for i, n in enumerate(op.shape))
@@ -254,6 +252,8 @@ class _Parts(TraceEditor):
         if place < 0 or read.shape[place] == 1:
             return name
         if not isinstance(read, Held):
+            if self._axis(read) != place:
+                raise NoPartError("it combines channels of one array with locations of another")
             return self._cut(read, rows)
         value = np.asarray(read.value).take(list(rows), axis=place)
         return self.add(
@@ -263,8 +263,6 @@ class _Parts(TraceEditor):
 
     def _joined(self, op: Join, rows: Rows, shape: tuple[int, ...], name: str) -> str:
         start, reads = 0, []
-        if list(rows) != sorted(rows):
-            raise NoPartError("")
         for read in op.reads:
             size = self.ops[read].shape[op.axis]
             mine = tuple(i - start for i in rows if start <= i < start + size)
