@@ -27,8 +27,8 @@ POINTS = 48
 def is_chain(network: Network) -> bool:
     """Whether a network is a single chain of rectifiers and dense layers without random biases.
 
-    The network has only layers that fluctuations have a rule for. Rectifiers, phi(x) = a x for x < 0
-    and b x for x > 0, must come directly after weights.
+    The network has only layers that fluctuations have a rule for. Rectifiers, phi(x) = a x for
+    x < 0 and b x for x > 0, must come directly after weights.
     """
     steps = network.operations
     for i, (_, op, reads) in enumerate(steps):
