@@ -17,6 +17,7 @@ from kcalc.network.layers import (
     BatchNorm,
     ClassToken,
     Concat,
+    Dropout,
     GroupNorm,
     Input,
     Layer,
@@ -149,3 +150,26 @@ def test_gradients_through_a_signed_permutation() -> None:
     slope = np.sum((1 - np.tanh(2 * z) ** 2) ** 2 * np.exp(-(z**2) / 2)) * 9 / 2000
     assert found["tokenmix_1"] == pytest.approx(slope / np.sqrt(2 * np.pi), rel=1e-9)
     assert found["affine_1"] == pytest.approx(4 * found["tokenmix_1"], rel=1e-12)
+
+
+def test_masks_on_one_of_two_addends() -> None:
+    """d = relu(u) behind two masks that keep half, added to relu(u).
+
+    Two masks multiply q by 4, so q is K(1) (4 + 1 + 2), and E f f' = K(c) (1 + 1 + 2).
+    """
+    half = Dropout(0.5, active=True)
+    steps = ("a", Affine()), ("r", RELU), ("d", half), ("e", half), ("s", Sum(), "e r")
+    relu = (np.sqrt(1 - 0.3**2) + (np.pi - np.arccos(0.3)) * 0.3) / np.pi
+    found = c_map(wired(*steps, ("o", Affine()), features=3))(0.3)
+    assert found == pytest.approx(relu * 4 / 7, rel=1e-12)
+
+
+def test_formulas_behind_the_norm_of_an_activation() -> None:
+    """A LayerNorm subtracts the mean of relu, so its output is shifted."""
+    steps = ("a", Affine()), ("f", RELU), ("n", LayerNorm()), ("b", Affine(), "x")
+    C = c_map(wired(*steps, ("s", Sum(), "n b"), ("o", Affine()), features=3))
+    assert C.symbolic(1).evaluate({kc.symbols.c: 0.3}) == pytest.approx(C(0.3), rel=1e-12)
+
+
+def test_q_maps_at_a_given_q() -> None:
+    assert kc.q_map(chain(Affine(), RELU)).symbolic(3).evaluate({}) == 1.5
