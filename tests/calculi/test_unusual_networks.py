@@ -173,3 +173,34 @@ def test_formulas_behind_the_norm_of_an_activation() -> None:
 
 def test_q_maps_at_a_given_q() -> None:
     assert kc.q_map(chain(Affine(), RELU)).symbolic(3).evaluate({}) == 1.5
+
+
+def test_gradients_through_a_norm_beside_another_activation() -> None:
+    """The slope is relu'(u)/s + tanh'(u), where s^2 = 1/2 - 1/(2 pi) is the variance of relu."""
+    steps = ("a", Affine()), ("f", RELU), ("n", LayerNorm()), ("g", Nonlinear("tanh"), "a")
+    net = wired(*steps, ("s", Sum(), "n g"), ("o", Affine()), features=6)
+    z = np.linspace(-9, 9, 9001)
+    slope = (z > 0) / np.sqrt(0.5 - 1 / (2 * np.pi)) + 1 - np.tanh(z) ** 2
+    mean = np.sum(slope**2 * np.exp(-(z**2) / 2)) / 500 / np.sqrt(2 * np.pi)
+    assert gradients(net).nodes["a"] == pytest.approx(mean, rel=2e-3)
+
+
+def test_surrogate_gradients_of_zero_rows() -> None:
+    """The slope is u, so the kernel is E relu(u)^2 + E u^2 times q = 5/2."""
+    net = chain(Input(2), Affine(8), SurrogateGradient("relu", "identity"), Affine(2))
+    rows = np.array([[0.0, 0.0], [1.0, 2.0]])
+    np.testing.assert_allclose(ntk(net).matrix(rows), [[0, 0], [0, 2.5 / 2 + 2.5**2]], rtol=1e-12)
+
+
+def test_inputs_in_sums_have_mean_zero() -> None:
+    net = wired(("a", Affine(), "x"), ("f", RELU), ("s", Sum(), "x f"), ("o", Affine()))
+    assert any(a.node == "s" and "channel mean 0" in a.text for a in c_map(net).assumptions)
+
+
+def test_many_norms_that_nearly_agree() -> None:
+    """Norms that differ in the last digits, but too much in all to be one norm."""
+    rows = np.random.default_rng(1).normal(size=(40, 5))
+    rows /= np.sqrt((rows**2).mean(axis=1, keepdims=True))
+    near = rows * np.sqrt(1 + np.arange(40)[:, None] * 3e-15)
+    K = ntk(chain(Input(5), Affine(4), RELU, Affine(2)))
+    np.testing.assert_allclose(K.matrix(near), K.matrix(rows), rtol=1e-12, atol=1e-12)
