@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refusals
-from wiring import wired
+from wiring import attending, wired
 
 import kcalc as kc
-from kcalc import c_map, chain, gradients, ntk
+from kcalc import activation, c_map, chain, gradients, ntk
+from kcalc.calculi.hermite_series import REPEATED, expansion
 from kcalc.network.layers import (
     Affine,
     BatchNorm,
@@ -61,6 +62,7 @@ SIGMOIDS = (
     ("g", Nonlinear("sigmoid")),
     ("s", Sum((0.6, 0.8)), "f g"),
 )
+ATTENDING = wired(("e", Affine(), "x"), ("t", Nonlinear("tanh")), *attending(below="t"), features=4)
 CONSTANT = ("f", Nonlinear("sign")), ("p", Product(), "f f")
 
 test_what_is_refused = refusals(
@@ -98,6 +100,7 @@ test_what_is_refused = refusals(
         ),
         (lambda: kc.node_values(chain(*[Affine(sigma_w=1e100)] * 2), tokens=3), "'affine_2'.*q ="),
         (lambda: c_map(tiny(*CONSTANT, sigma_w=1)), "0, or less.*remove the norm"),
+        (lambda: kc.q_map(ATTENDING, tokens=3, token_cosine=0.2).derivative(2)(0.5), "use order 1"),
         (lambda: c_map(tiny(*SIGMOIDS))(0.5), "too few.*call the map's ball"),
     ],
     lambda call: call(),
@@ -204,3 +207,26 @@ def test_many_norms_that_nearly_agree() -> None:
     near = rows * np.sqrt(1 + np.arange(40)[:, None] * 3e-15)
     K = ntk(chain(Input(5), Affine(4), RELU, Affine(2)))
     np.testing.assert_allclose(K.matrix(near), K.matrix(rows), rtol=1e-12, atol=1e-12)
+
+
+def test_hermite_series_of_many_q_values() -> None:
+    phi, q = activation("erf"), np.linspace(1.0, 1.5, REPEATED + 1)
+    found = expansion(phi, q)
+    assert found is not None
+    np.testing.assert_allclose(found.size, 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q)), rtol=1e-13)
+    assert expansion(phi, 2.0 ** np.arange(-40, 40)) is None
+
+
+def test_kinks_beyond_the_density() -> None:
+    x = sp.Symbol("x", real=True)
+    far = activation(sp.Piecewise((x, x < 60), (2 * x, True)))
+    assert [far.q_map.derivative(order)(1.0) for order in (1, 2)] == [1, 0]
+
+
+def test_widths_in_the_ratio_of_a_concatenation() -> None:
+    """The variance of |y|^2 / n of n channels is 2 q^2 / n; a and b are 4 and 8 channels."""
+    net = wired(
+        ("a", Affine()), ("b", Affine(), "x"), ("c", Concat((1, 2)), "a b"), ("o", Affine())
+    )
+    found = kc.fluctuations(net, features={"x": 4, "a": 4, "b": 8, "o": 3})["c"]
+    assert found.log_variance == pytest.approx(2 / 12)
