@@ -340,12 +340,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Array]) -> Array:
-        """The maximum, mean or randomly weighted sum over windows.
-
-        If the input has no locations, pooling is the identity.
-        """
-        if self.nodes[node].below[0].locations is None:
-            return inputs[0]
+        """The maximum, mean or randomly weighted sum over windows."""
         weight = None
         if layer.kind == "weighted_mean":
             weight = _scaled(self.params[node]["weight"], self.number(node)[1])

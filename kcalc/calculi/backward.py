@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import singledispatchmethod
 from itertools import pairwise
 from math import inf, prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -166,8 +166,6 @@ class Backward:
 
         The gradients with respect to each of the other examples vanish.
         """
-        if op.batch_c is None:
-            raise no_rule("gradients", op, node)
         left, geometric = 1 - float(op.batch_c), self.kernel.algebra.moments.geometric
         moments = [pair.moments for pair in self.states[read].pairs]
         return [m / (left * geometric(k.q1, k.q2)) for m, k in zip(message, moments, strict=True)]
@@ -201,8 +199,7 @@ class Backward:
         """Treat the layer as in kernel maps: as a permutation of positions or as the identity."""
         if not isinstance(op, P.Blend) or op.matrix is None:
             return [message]
-        if op.permutes is None:
-            raise no_rule("gradients", op, node)
+        assert op.permutes is not None  # the forward pass rejects other matrices
         return [[op.permutes**2 * m for m in message]]
 
     def _covariances(self, node: Node, parent: Node) -> Groups:
@@ -278,15 +275,13 @@ def left_out(network: Network) -> tuple[Assumption, ...]:
     return tuple(Assumption(node, INDIRECT, "heuristic") for node in network if node in made)
 
 
-def refuse_shared_in_batches(notes: Iterable[Assumption]) -> None:
+def refuse_shared_in_batches(notes: Iterable[Assumption]) -> NoReturn:
     """With BatchNorm, reject sums whose addends share weights."""
-    for note in notes:
-        if note.kind == "exact":
-            raise KcalcError(
-                f"node {note.node!r}: {note.text}, which is not supported for gradients through "
-                "BatchNorm; put an Affine in between, or remove the norm with "
-                "net.without_normalization()"
-            )
+    note = next(note for note in notes if note.kind == "exact")
+    raise KcalcError(
+        f"node {note.node!r}: {note.text}, which is not supported for gradients through BatchNorm; "
+        "put an Affine in between, or remove the norm with net.without_normalization()"
+    )
 
 
 def refuse_shared(notes: Iterable[Assumption]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import sympy as sp
@@ -22,12 +22,16 @@ from ..network.primitives import Norm
 
 Number = Any
 Node = Hashable
+Value = TypeVar("Value")
 
 CANCELLED = 1e-8
 """A difference below this fraction of its terms has less than half the digits of a double."""
 
 EQUAL = 1e-14
 """A variance below this fraction of q may be 0 up to rounding errors."""
+
+MORE_DIGITS = 50
+"""The digits of balls that replace double precision if it has too few digits."""
 
 
 def refuse_displaced(network: Network, what: str) -> None:
@@ -64,6 +68,25 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
 
 class Exploded(KcalcError):
     """Error raised if a q value is beyond double precision."""
+
+
+class LostDigits(KcalcError):
+    """Error raised if a result would have too few correct digits in double precision."""
+
+
+def in_enough_digits(run: Callable[[Any], Value]) -> Value:
+    """Return ``run(field)`` in double precision, or over balls if double precision has too few."""
+    try:
+        return run(NUMPY)
+    except LostDigits as lost:
+        from ..fields.balls import ball_field
+
+        field = ball_field(MORE_DIGITS)
+        try:
+            with field.working():
+                return run(field)
+        except KcalcError:
+            raise lost from None
 
 
 def refuse_exploded(node: Node, q: Number) -> NoReturn:
@@ -128,7 +151,7 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
         if np.any(np.asarray(value <= EQUAL * scale)):
             why = f"0, or less than {EQUAL:g} times its q, which double precision rounds to 0"
             remedy = f"remove the normalisation if all channels are equal; otherwise, {remedy}"
-        raise KcalcError(f"{what} variance over channels is {why}; {remedy}")
+        raise LostDigits(f"{what} variance over channels is {why}; {remedy}")
 
 
 def check_several(op: Norm, node: Node) -> None:

@@ -24,7 +24,7 @@ from ..fields import NUMPY, SYMPY
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from .atoms import Atom, Pair, Term, disjoint, merged, with_all_below
-from .checks import CANCELLED, is_one
+from .checks import CANCELLED, LostDigits, is_one
 from .products import NOTHING, Products, check_raw
 from .second_moments import Moments, Part, SecondMoments, is_zero
 from .tape import recordable
@@ -230,13 +230,13 @@ def _times(a: Number, b: Number) -> Number:
 def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
     """Reject a sum whose addends cancel, because its ``q`` would have few correct digits.
 
-    Raises: a KcalcError that names the node. ``still()`` is a mask of the locations where the sum
+    Raises: LostDigits, naming the node. ``still()`` is a mask of the locations where the sum
     is the same constant for all weights, so q may be exactly 0.
     """
     size = sum(np.abs(_value(part)) for part in parts)
     lost = _value(q) < CANCELLED * size
     if np.any(lost) and np.any(lost & ~((_value(q) == 0) & still())):
-        raise KcalcError(
+        raise LostDigits(
             f"node {node!r}: the addends cancel to less than {CANCELLED:g} of their mean "
             "squares, so too few digits of the q value remain; write the sum as one activation, "
             "use larger inputs, or call the map's ball(...) for certified digits"

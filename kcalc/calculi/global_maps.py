@@ -28,7 +28,7 @@ from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
 from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap, sole
 from ..network.network import Network, require_network
-from .checks import Exploded, check_q
+from .checks import Exploded, check_q, in_enough_digits
 from .kernel import KernelReading
 from .renormalised import Renormalised, Scaled
 from .symbolic import symbolic_map, symbolic_notes
@@ -592,12 +592,19 @@ class MapReading(KernelReading):
         if self.network.free_symbols:
             notes = self.symbolic_notes()
         else:
-            notes = self.at_one.notes
+            notes = in_enough_digits(self._notes_at_one)
             if self.assume:  # other heuristics may apply if the two inputs have different q values
                 one, two = (dict.fromkeys(self.network.inputs, np.asarray(q)) for q in (1.0, 2.0))
                 kernel, _ = self.run(NUMPY, one, two, None)
                 notes = tuple(dict.fromkeys((*notes, *kernel.notes.values())))
         return self.noting(INFINITE_WIDTH, notes)
+
+    def _notes_at_one(self, field: Any) -> tuple[Assumption, ...]:
+        if field is NUMPY:
+            return self.at_one.notes
+        one = dict.fromkeys(self.network.inputs, field.number(1))
+        kernel, _ = self.run(field, one, None, {node: Jet((q,)) for node, q in one.items()})
+        return tuple(kernel.notes.values())
 
 
 class _OfNetwork(KernelMap):

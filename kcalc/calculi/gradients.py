@@ -257,11 +257,12 @@ def gradients(
     batches = bool(normalised_batches(network))
     if batches and not simple:
         refuse_shared_in_batches(kernel.notes.values())
-    totals = (
-        _backward(network, backward, chosen)
-        if simple
-        else probed_gradients(reading, given, chosen, states)
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # _check_finite names the node
+        totals = (
+            _backward(network, backward, chosen)
+            if simple
+            else probed_gradients(reading, given, chosen, states)
+        )
     if batches:
         weights = weight_gradients(network, backward, _start(backward, chosen), given)
     else:

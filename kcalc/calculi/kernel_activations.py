@@ -163,12 +163,9 @@ class Activations:
         """Return (activation, Gaussian) with ``pair = activation(Gaussian)``, or None."""
         for terms in (pair.terms, opened(pair.terms)):
             (source, *others) = gaussians(terms)
-            numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
-            if (
-                source is None
-                or others
-                or not all(map(plain, [*numbers, *(t.atom.scale for t in terms)]))
-            ):
+            numbers = [n for t in terms for n in (t.a1, t.a2, t.atom.scale)]
+            numbers += [pair.shift1, pair.shift2]
+            if source is None or others or not all(map(plain, numbers)):
                 continue
             if any(type(n).__name__ == "arb" for n in numbers):
                 raise FreshnessError(

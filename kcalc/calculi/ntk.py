@@ -37,6 +37,7 @@ from ..maps.maps import Assumption, sole
 from ..network.compose import require_network
 from ..network.layers import Affine, Input
 from ..network.network import Network
+from .checks import in_enough_digits
 from .field_maps import FieldMaps
 from .homogeneity import is_odd
 from .kernel import KernelReading
@@ -341,14 +342,15 @@ class TangentReading(KernelReading):
         """
         if self.network.free_symbols:
             return self.network.assumptions
-        half, one = np.asarray(0.5), np.asarray(1.0)
-        kernel, _ = self.run(
-            NUMPY,
-            dict.fromkeys(self.network.inputs, half),
-            dict.fromkeys(self.network.inputs, one),
-            None,
-        )
+        kernel, _ = in_enough_digits(self._run_at_one)
         return self.noting(WIDTH, kernel.notes.values())
+
+    def _run_at_one(self, field: Any) -> tuple[Tangent, dict[Node, Channels]]:
+        gap, q = (
+            dict.fromkeys(self.network.inputs, np.asarray(x) if field is NUMPY else field.number(x))
+            for x in (0.5, 1.0)
+        )
+        return self.run(field, gap, q, None)
 
 
 def _orthogonal(gap: Mapping[Node, Any]) -> Array:

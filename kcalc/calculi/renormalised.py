@@ -62,12 +62,12 @@ class Renormalised:
         """Return the power of two for the result, or None if the inputs must be restored first."""
         if not any(powers):
             return 0
-        if isinstance(op, P.Post):
+        if isinstance(op, P.Post | P.Surrogate):
             degree = op.activation.degree
             return None if degree is None else degree * powers[0]
         if isinstance(op, P.Prod):
             return sum(powers)
-        if isinstance(op, P.Norm) and op.over == "channels":
+        if isinstance(op, P.Norm):
             return 0
         if isinstance(op, P.Passing | P.Window):
             return powers[0]

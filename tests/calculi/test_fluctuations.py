@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,17 @@ from kcalc.activations.rectifiers import leaky_relu
 from kcalc.calculi.fluctuations import fluctuations
 from kcalc.calculi.fluctuations.expansions import alike, slopes
 from kcalc.calculi.fluctuations.homogeneous import ratio
-from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Scale, Sum
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Scale,
+    StopGradient,
+    Sum,
+)
 
 
 def draw(net, c, draws, seed, orthogonal):
@@ -246,3 +257,15 @@ def test_sums_that_cannot_be_followed():
     wild = activation(sp.exp(sp.Symbol("x") ** 2 / 5))
     with refused(r"beyond double precision|infinite|diverges"):
         fluctuations(_two_layers(Nonlinear(wild)), q=1.0)
+    with refused("smaller q"):  # E wild^2 is finite, but E wild^4 is not
+        fluctuations(kc.chain(Input(8), Affine(8), Nonlinear(wild), Affine(2)))
+    beside = net(("g", Nonlinear("tanh"), "a"), ("t", Sum(), "x a"), ("q", Concat(), "g t"))
+    with refused("'t' adds the network's input.*'g'.*Affine after the input"):
+        fluctuations(beside)
+
+
+@pytest.mark.parametrize("layer", [StopGradient(), Dropout(0.1), Sum((2,))])
+def test_layers_that_keep_relative_fluctuations(layer: Any) -> None:
+    first = Input(8), Affine(8), Nonlinear("relu")
+    plain, found = (fluctuations(kc.chain(*first, *m, Affine(2))).nodes for m in ((), (layer,)))
+    assert found["affine_2"].log_variance == plain["affine_2"].log_variance

@@ -4,6 +4,8 @@ likelihood against SciPy.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from refusals import refused
@@ -46,6 +48,12 @@ def test_a_likelihood_can_be_climbed() -> None:
         assert float(after) > float(before)
 
 
+def test_rows_against_other_rows() -> None:
+    net = A.vanilla(1, activation="erf", sigma_w=1.3)
+    found = learnable_kernel(net)({}, X[:3], X[:2])
+    np.testing.assert_allclose(found, np.asarray(kc.ntk(net).matrix(X[:3], X[:2])), rtol=1e-6)
+
+
 def test_bad_input_is_named() -> None:
     kernel = learnable_kernel(ERF)
     rows = jnp.asarray(X)
@@ -53,6 +61,7 @@ def test_bad_input_is_named() -> None:
         ({"sigma": 1.0}, "sigma"),
         ({"sigma_w": {"zz": 1.0}}, "zz"),
         ({"sigma_w": np.ones(3)}, "single real number"),
+        ({"sigma_w": {"affine_1": math.nan}}, "finite, got nan"),
     ):
         with refused(match):
             kernel(params, rows)
@@ -62,6 +71,8 @@ def test_bad_input_is_named() -> None:
         kernel({}, jnp.zeros((3, 4)))
     with refused("X and Y .* features, got 5 and 4"):
         kernel({}, rows, jnp.ones((2, 4)))
+    with refused(r"shape \(N, d\), got shape \(5,\)"):
+        kernel({}, rows[0])
     with refused("uniform"):
         kernel({}, rows, uniform=True)
     with refused("kind"):

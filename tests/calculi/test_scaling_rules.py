@@ -199,6 +199,7 @@ def test_laws_that_are_not_normal_are_reported() -> None:
 
 X, IMAGE = ("x", Input(4)), ("x", Input(4, (4, 4)))
 A = ("a", Affine(4), "x")
+FLAT = ("f", Flatten(), "a"), ("g", Flatten(), "p")
 
 
 @pytest.mark.parametrize(
@@ -224,6 +225,7 @@ A = ("a", Affine(4), "x")
         ([X, A], {"input_correlation": n}, "input_correlation = n contains symbols"),
         ([X, A], {"cotangent_moment": n}, "cotangent_moment = n contains symbols"),
         ([X, A], {"image_shape": {"y": (2, 2)}}, "'y'"),
+        ([IMAGE, A, ("p", Pool("mean", 2), "a"), *FLAT, ("s", Sum(), "f g")], {}, "widths: 64, 16"),
     ],
 )
 def test_networks_that_are_refused(steps: Any, options: Any, says: str | None) -> None:
@@ -232,6 +234,23 @@ def test_networks_that_are_refused(steps: Any, options: Any, says: str | None) -
         return
     with refused(says):
         scaling(wired(*steps), **options)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("b r", "s r"), ("a r", "r s"), ("b a", "s r"), ("b r", "s a")]
+)
+def test_sums_of_sums_are_sums(first: str, second: str) -> None:
+    """Addends that share weights, or none: s + r with s = b + r is b + 2 r."""
+    start = [X, A, ("b", Affine(4), "x"), ("r", Nonlinear("relu"), "a")]
+    whole = (f"{second} {first}".replace("s", "")).split()
+    used = [step for step in start if step[0] != "b" or "b" in whole]
+    twice = [*used, ("s", Sum(), first), ("t", Sum(), second), ("y", Affine(2))]
+    once = [
+        *used,
+        ("t", Sum(tuple(map(whole.count, sorted(set(whole))))), " ".join(sorted(set(whole)))),
+    ]
+    one, two = (scaling(wired(*steps)) for steps in (twice, [*once, ("y", Affine(2))]))
+    assert str(one) == str(two)
 
 
 def test_sums_that_do_not_line_up() -> None:

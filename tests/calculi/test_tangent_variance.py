@@ -120,6 +120,12 @@ SHARED = wired(
 )
 
 
+SKIPS = wired(
+    ("a", Affine()), ("b", Affine()), ("s", Sum(), "x a"), ("t", Sum(), "s b"), ("o", Affine())
+)
+TWICE = chain(Input(), Affine(), Nonlinear("tanh"), Nonlinear("relu"), Affine())
+
+
 @pytest.mark.parametrize(
     ("net", "options", "text"),
     [
@@ -132,9 +138,20 @@ SHARED = wired(
         (wired(*APART, ("j", kc.layers.Concat(), "a b"), ("o", Affine())), {}, "'j'.*Concat"),
         (wired(*APART), {}, "one output"),
         (chain(Input(), Affine(trained=False)), {}, "no trained parameter"),
+        (SKIPS, {}, "'s'.*all but one"),
+        (TWICE, {}, "'nonlinear_1'.*other than an Affine"),
     ],
 )  # fmt: skip
 def test_where_it_stops(net: Any, options: Any, text: str) -> None:
     found = fluctuations(net, features=16, **options)
     with refused(text):
         _ = found.tangent_variance
+
+
+@pytest.mark.parametrize(
+    ("net", "text"), [(SKIPS, "'s'.*this Sum"), (TWICE, "'nonlinear_2'.*activation")]
+)
+def test_where_shifts_of_q_stop(net: Any, text: str) -> None:
+    found = fluctuations(net, features=16)
+    with refused(text):
+        _ = found.q_shift

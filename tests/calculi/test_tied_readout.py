@@ -58,6 +58,13 @@ def test_what_carries_no_embedding_is_refused():
     bent = wired(*steps[:2], ("g", Nonlinear("gelu"), "e"))
     with refused("'g'.*'e'.*Nonlinear"):
         tied_readout(bent, tokens=3)
+    ends = ("a", kc.layers.Affine(8), "e"), ("b", kc.layers.Affine(8), "e")
+    with refused("2 outputs"):
+        tied_readout(wired(*steps[:2], *ends), tokens=3)
+    with refused("omit token_cosine="):
+        tied_readout(wired(*steps[:2]), tokens=np.eye(3), token_cosine=0.2)
+    with refused("'n'.*LayerNorm or RMSNorm"):
+        tied_readout(wired(*steps[:2], ("n", kc.layers.GroupNorm(2))), tokens=3)
     with refused("tokens="):
         tied_readout(gpt(False), tokens=None)
 
@@ -88,3 +95,16 @@ def test_an_error_that_is_not_stated_cannot_be_asked_for(options: dict[str, floa
     net = architectures.gpt2(blocks=1, features=16, heads=2, vocabulary=20, length=8)
     with refused("draws="):
         tied_readout(net, tokens=4, sampling=Sampling(**options))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(16, 2)])
+def test_a_sum_of_two_embeddings(sampling: Any):
+    """The logit of f against e + f is |f|^2 = 8; other logits have variance 8 (1 + 1)."""
+    net = wired(
+        ("ids", Input()),
+        ("e", Embedding(8, 30)),
+        ("f", Embedding(8, 30), "ids"),
+        ("s", Sum(), "e f"),
+    )
+    found = tied_readout(net, tokens=3, embedding="f", sampling=sampling)
+    assert found.own == pytest.approx(8) and found.spread == pytest.approx(4)

@@ -70,6 +70,49 @@ def test_more_digits_lie_inside_fewer(name, digits):
 # --- known numbers, ends of the interval ----------------------------------------------------------
 
 
+IRRATIONAL = sp.Piecewise((X**2 - 2, sp.Gt(X, sp.sqrt(2))), (0, True))
+BENT = sp.Piecewise((0, X < -1), (X + 1, 2 * X < 1), (X + 1 + (X - sp.Rational(1, 2)) ** 2, True))
+
+
+def test_derivatives_at_the_ends():
+    """E phi'^2 at c = 1; at c = -1, phi'' = delta(u + 1) + 2 [u > 1/2] meets its mirror image."""
+    field = ball_field(12)
+    phi = activation(IRRATIONAL)
+    with mpmath.workdps(30):
+        edges = [mpmath.sqrt(2), 3, 5, 9, 20]
+        slope = mpmath.quad(lambda z: 4 * z * z * mpmath.npdf(z), edges)
+        size = mpmath.quad(lambda z: (z * z - 2) ** 2 * mpmath.npdf(z), edges)
+        assert encloses(phi.taylor(0, 1, None, 1, field)[1], slope / size, 1e-20)
+        assert encloses(phi.taylor(2, 1, None, 1, field)[0], 1)
+        phi = activation(BENT)
+        bend = phi.taylor(2, 1, None, 2, field)[2] * phi.second_moment(1, field=field)
+        assert encloses(bend, 2 * mpmath.npdf(1), 1e-20)
+
+
+def test_even_functions_on_the_reflected_plane():
+    phi, field = activation(sp.exp(-sp.Abs(X))), ball_field(5)
+    ((one,), (other,)) = (phi.taylor(gap, 1, None, 0, field) for gap in (0.1, 1.9))
+    assert one.overlaps(other) and encloses(one, phi.taylor(0.1, 1)[0], 1e-12)
+
+
+@pytest.mark.parametrize("scale", [-2, 2])
+def test_mirrored_activations(scale):
+    """E (x + 3)^2 x^2 / 36 between the kinks of hard_swish, and x^2 beyond."""
+    found = activation("hard_swish").transformed(input_scale=scale).second_moment(1, field=FIELD)
+    with mpmath.workdps(40):
+        truth = mpmath.quad(
+            lambda z: (2 * z * min(max(2 * z + 3, 0), 6) / 6) ** 2 * mpmath.npdf(z),
+            [mpmath.mpf(e) for e in ("-1.5", "0", "1.5", "4", "8", "16")],
+        )
+        assert encloses(found, truth, 1e-30)
+
+
+def test_balls_of_c_where_activations_jump():
+    phi = activation(sp.Piecewise((0, X < 1), (sp.exp(-X), True)))
+    (wide,), (exact,) = (phi.taylor(g, 1, None, 0, ball_field(15)) for g in (arb(0.3, 1e-12), 0.3))
+    assert wide.contains(exact) and width(wide) < 1e-10
+
+
 @pytest.mark.parametrize(
     ("name", "order"), [("relu", 2), ("hard_tanh", 2), ("hard_shrink", 1), ("selu", 2)]
 )
@@ -113,11 +156,17 @@ def test_hermite_coefficients_of_tanh_and_relu():
             "known only to double precision",
         ),
         (lambda: activation(lambda x: np.tanh(x), name="mine"), "callable"),
+        (
+            lambda: activation(
+                IRRATIONAL.subs(X**2, X**2 + sp.Rational(1, 10**200)), name="tiny jump"
+            ),
+            "derivative 0 jumps",
+        ),
     ],
 )
 def test_what_cannot_be_proven_is_refused(make, message):
     with refused(message):
-        make().taylor(0.3, 1, None, 0, FIELD)
+        make().taylor(0, 1, None, 1, FIELD)
 
 
 def test_growth_may_be_declared():
@@ -132,6 +181,8 @@ def test_bad_arguments_are_refused():
     phi = activation("tanh")
     with refused("provably > 0"):
         phi.second_moment(-1, field=FIELD)
+    with refused("not smooth enough"):
+        activation(sp.Heaviside(X - 1)).taylor(2, 1, None, 2, FIELD)
     with refused("cosine"):
         phi.taylor(2.5, 1, None, 0, FIELD)
     with refused("converge"):

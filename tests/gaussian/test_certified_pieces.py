@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from flint import arb
 from refusals import refused
 
 from kcalc.activations import activation
+from kcalc.gaussian.certified import intervals, ranges
 from kcalc.gaussian.certified.evaluate import compile_smooth
 from kcalc.gaussian.certified.growth import derive
 from kcalc.gaussian.certified.kinks import certain_kinks
@@ -55,6 +58,7 @@ GROWING = [
     sp.exp(-X) * sp.sin(X),
     sp.sqrt(2 + sp.cosh(X)),
     X**2 * sp.tanh(X) * sp.acos(sp.tanh(X)),
+    sp.cosh(X**2 / 8),
 ]
 
 
@@ -85,6 +89,11 @@ def test_growth_that_is_not_bounded(expr: sp.Expr, says: str) -> None:
         derive(expr, X)
 
 
+def test_growth_on_a_half_line() -> None:
+    bound = derive(sp.exp(2 * X), X, 0.0)
+    assert all(0 <= bound.at(x) - 2 * x < 1e-9 for x in np.linspace(0, 30, 31))
+
+
 @pytest.mark.parametrize(
     "expr",
     [
@@ -99,19 +108,44 @@ def test_growth_that_is_not_bounded(expr: sp.Expr, says: str) -> None:
 )
 def test_certified_values(expr: sp.Expr) -> None:
     """Balls on the real line and boxes in the plane contain the value at 50 digits."""
-    from flint import acb, arb
+    from flint import acb
 
     smooth = compile_smooth(expr)
-    with mpmath.workdps(50):
-        truth = sp.lambdify(X, expr, "mpmath")(mpmath.mpf("0.75"))
-        for ball in (smooth.real(arb(0.75)), smooth.complex(acb(0.75)).real):
-            assert (
-                abs(mpmath.mpf(ball.mid().str(40, radius=False)) - truth)
-                <= float(ball.rad()) + 1e-15
-            )
+    for x in (0.75, -0.75):
+        with mpmath.workdps(50):
+            truth = sp.lambdify(X, expr, "mpmath")(mpmath.mpf(x))
+            for ball in (smooth.real(arb(x)), smooth.complex(acb(x)).real):
+                assert (
+                    abs(mpmath.mpf(ball.mid().str(40, radius=False)) - truth)
+                    <= float(ball.rad()) + 1e-15
+                )
 
 
-@pytest.mark.parametrize("expr", [X**X, (-2) ** X])
-def test_powers_without_certified_values(expr: sp.Expr) -> None:
-    with refused("exponent.*positive"):
+@pytest.mark.parametrize(
+    ("expr", "says"),
+    [
+        (X**X, "exponent.*positive"),
+        ((-2) ** X, "exponent.*positive"),
+        (sp.Abs(X), r"Abs\(x\) has corners"),
+    ],
+)
+def test_what_has_no_certified_values(expr: sp.Expr, says: str) -> None:
+    with refused(says):
         compile_smooth(expr)
+
+
+def test_ranges_of_what_is_hardly_known() -> None:
+    """sinc(x) = sin(x)/x has derivatives up to 1/(k + 1); sin lies between -1 and 1."""
+    whole = intervals.Range(arb("-inf"), arb("inf"))
+    sine = intervals.Ranges().function(sp.sin, whole)
+    assert sine.low <= -1 and sine.high >= 1
+    assert (
+        intervals.around(arb("nan")).low == intervals.between(arb(0), arb("nan")).low == -math.inf
+    )
+    for k, ball in enumerate(intervals._sinc(arb(1, 3), 2)):
+        for x in np.linspace(-2, 4, 13):
+            value = mpmath.taylor(mpmath.sinc, float(x) + 1e-9, k)[k]
+            assert ball.contains(arb(float(value)))
+    assert ranges.real_power((0.5, 2.0), (-1.0, 1.0))[0] == 0.0
+    assert ranges.real_power((0.5, 2.0), (0.0, 0.0)) == (1.0, 1.0)
+    assert ranges.inverse((0.0, 2.0)) == (0.0, math.inf)

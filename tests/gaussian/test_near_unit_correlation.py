@@ -6,19 +6,23 @@ Kinks, jumps, unequal q, both ends.
 from __future__ import annotations
 
 import json
+import math
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 from gaussian_pieces import STEPS
 from oracles import end_zones as oracle
 from refusals import refused
 
+from kcalc.activations import activation
 from kcalc.fields.chebyshev import Piecewise, adaptive
 from kcalc.gaussian.expectations import near_unit_correlation, smoothing
 from kcalc.gaussian.expectations.near_unit_correlation import ZONE, EndZone
+from kcalc.gaussian.expectations.rough import slope_square
 from kcalc.gaussian.expectations.smoothing import smoothed
 
 RECORDS = json.loads((Path(__file__).parents[1] / "oracles" / "end_zones.json").read_text())[
@@ -136,3 +140,19 @@ def test_how_far_tables_go() -> None:
     # a jump is narrowed down
     assert _count(adaptive(lambda t: np.sign(t - 0.1234), 0.0, 0.35)) < 50
     assert near_unit_correlation._FEW < 100
+
+
+def test_square_roots_at_the_ends() -> None:
+    """Near c = -1, sqrt(u v)^-1/4 is integrated where u, v > 0 and u + v is as small as 1 + c.
+
+    Its mean is N(0) pi/8, and E sqrt(u)^2 = N(0).
+    """
+    x = sp.Symbol("x", real=True)
+    steep = activation(sp.Piecewise((0, x < 0), (sp.sqrt(x), True)))
+    slope = steep.c_map.derivative(1)
+    assert slope(-1.0) == pytest.approx(math.pi / 8, rel=1e-12)
+    assert (
+        slope(1.0) == slope_square(steep, 1.0) == slope_square(activation("sign"), 1.0) == math.inf
+    )
+    with refused("almost diverges"):
+        activation(x ** sp.Rational(501, 1000) * sp.Heaviside(x)).c_map.derivative(1)(1.0)

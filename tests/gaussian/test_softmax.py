@@ -12,9 +12,12 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
+from flint import arb
 from refusals import refused
 
-from kcalc.gaussian.certified.softmax import self_overlap_ball
+from kcalc.fields.balls import ball_field
+from kcalc.gaussian.certified.softmax import overlap, self_overlap_ball
+from kcalc.gaussian.certified.softmax import self_overlap as certified_self_overlap
 from kcalc.gaussian.softmax import (
     Overlap,
     causal_overlaps,
@@ -67,6 +70,24 @@ def test_certified_self_overlaps(row: Any) -> None:
     with mp.workdps(40):
         assert abs(found.mid / mp.mpf(value) - 1) <= 2e-19
     assert self_overlap(tokens, variance) == pytest.approx(float(found), rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "one", "two", "k"),
+    [(1, 2, 3, 1), (2, 1, 4, 1.5), (2, 4, 1, 1.5), (3, 1, 2, 0), (2, 1, 1, 1), (2, 1, 1, 1 + 1e-9)],
+)
+def test_certified_overlaps(tokens: int, one: float, two: float, k: float) -> None:
+    """Covariances larger than one of the variances, none, and one too large by rounding."""
+    with ball_field(20).working():
+        found = overlap(tokens, (arb(one), arb(two)), arb(k), 1)
+    value = Overlap(tokens, one, two, k if k != 1 + 1e-9 else 1).value
+    assert abs(float(found.mid()) - value) < float(found.rad()) + 1e-12
+
+
+def test_certified_overlaps_at_the_ends() -> None:
+    assert certified_self_overlap(4, arb(0), 10).contains(arb("0.25"))
+    with ball_field(20).working(), refused("covariance of 0 or at least 1e-06"):
+        overlap(4, (arb(1), arb(1)), arb("1e-9"), 1)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ...gaussian.expectations.single import q_slope, second_moment
 
 Array = np.ndarray
 TERMS = 320
+_CUT = 1e-9  # a larger share of the mean at the ends of the rule means that it goes on beyond them
 IDENTITY = activation("identity")
 
 
@@ -35,11 +36,12 @@ def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     with np.errstate(over="ignore", invalid="ignore"):
-        value = float(nodes.w @ (phi.numeric(0)(u) ** i * psi.numeric(0)(u) ** j))
-    if not math.isfinite(value):
+        addends = nodes.w * (phi.numeric(0)(u) ** i * psi.numeric(0)(u) ** j)
+    value, sizes = float(addends.sum()), np.abs(addends)
+    if not math.isfinite(value) or max(sizes[0], sizes[-1]) > _CUT * sizes.max():
         raise KcalcError(
-            f"E {phi.name}(u)^{i} {psi.name}(u)^{j} at q = {q:g} is beyond double precision, so "
-            f"fluctuations cannot be computed"
+            f"E {phi.name}(u)^{i} {psi.name}(u)^{j} at q = {q:g} is infinite or beyond double "
+            "precision, so fluctuations cannot be computed; use a smaller q or sigma_w"
         )
     return value
 

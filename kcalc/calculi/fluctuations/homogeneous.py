@@ -27,7 +27,8 @@ POINTS = 48
 def is_chain(network: Network) -> bool:
     """Whether a network is a single chain of rectifiers and dense layers without random biases.
 
-    Rectifiers, phi(x) = a x for x < 0 and b x for x > 0, must come directly after weights.
+    The network has only layers that fluctuations have a rule for. Rectifiers, phi(x) = a x for
+    x < 0 and b x for x > 0, must come directly after weights.
     """
     steps = network.operations
     for i, (_, op, reads) in enumerate(steps):
@@ -37,10 +38,6 @@ def is_chain(network: Network) -> bool:
             return False
         if isinstance(op, P.Post) and (
             slopes(op.activation) is None or not isinstance(steps[i - 1].primitive, P.Fresh)
-        ):
-            return False
-        if not (
-            op is None or isinstance(op, P.Source | P.Fresh | P.Post | P.Mix | P.Mask | P.Reshape)
         ):
             return False
     return True

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...foundation.errors import KcalcError, NoRule
+from ...foundation.errors import NoRule
 from ...network.primitives import Fresh
 from ..windows import TapWindow
 from .levels import Level
@@ -40,12 +40,8 @@ class Weight:
     read_pairs: Level | None
 
 
-def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
-    """Check that a layer's groups read equal channels and that their number divides the counts.
-
-    Raises: NoRule if channels differ, KcalcError if the number of groups does not divide a channel
-    count.
-    """
+def check_groups(op: Fresh, node: Node, below: State) -> None:
+    """Check that a layer's groups read equal channels. Raises: NoRule if channels differ."""
     if op.groups == 1:
         return
     if below.flat or len(below.parts) > 1:
@@ -53,12 +49,6 @@ def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
             f"node {node!r}: groups of flattened or concatenated channels are not supported; use "
             "groups=1, or split the layer"
         )
-    for count, what in ((below.channels, "input"), (outputs, "output")):
-        if int(count) % op.groups:
-            raise KcalcError(
-                f"node {node!r}: its {count} {what} channels cannot be split into "
-                f"{op.groups} equal groups"
-            )
 
 
 def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> ChannelPart:

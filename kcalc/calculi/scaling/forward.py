@@ -113,7 +113,7 @@ class ScalingForward:
         window = self._window(op, node, below)
         taps = 1 if window is None else window.taps
         channels = below.channels
-        affine.check_groups(op, node, below, outputs)
+        affine.check_groups(op, node, below)
         variance = self.square(op.sigma_w) / (self.number(channels) / op.groups * taps)
         one = affine.channel_sum(op, below, self.number)
         read, read_pairs = affine.gathered(one, below, window, node in self.pairs)
@@ -248,12 +248,12 @@ class ScalingForward:
             return self._scaled(inputs[0], op.weights[0])
         weights = [self.number(w) for w in op.weights]
         first = inputs[0]
+        self._same_channels(node, inputs)
         if any(one.locations != first.locations or one.size != first.size for one in inputs):
             raise KcalcError(
                 f"node {node!r} (Sum) adds feature maps with different locations: "
-                f"{[one.locations for one in inputs]}"
+                f"{[one.locations or one.size for one in inputs]}"
             )
-        self._same_channels(node, inputs)
         parts = combined(inputs, weights, uncorrelated, f"node {node!r}")
         law, support, final = _together(inputs)
         terms = tuple(zip(weights, inputs, strict=True))

@@ -82,19 +82,17 @@ class Forms:
         dead = norm == 0
         if np.any(dead & (np.abs(tangent) > 0)):
             raise KcalcError(
-                f"node {node!r} is 0 at {self.location(q1, q2, node)}, but its gradient is not "
+                f"node {node!r} is 0 at {self.location(q1, node)}, but its gradient is not "
                 "(as with biases that start at 0), so the tangent kernels of activations are "
                 "undefined there; use parameterization='ntk', bias=False or sigma_b > 0"
             )
         return np.where(dead, 0.0, tangent / np.where(dead, 1.0, norm))
 
-    def location(self, q1: Array, q2: Array, node: Node) -> str:
-        for q, form in ((q1, self.first), (q2, self.second)):
-            dead = np.argwhere(form(q, node) == 0)
-            if dead.size:
-                return (
-                    f"location "
-                    f"{tuple(map(int, np.unravel_index(dead[0][-1], self.places[node].shape)))} "
-                    f"of an image"
-                )
-        return "a location of an image"
+    def location(self, q: Array, node: Node) -> str:
+        """The first location where the first input is 0.
+
+        Images are followed alone before pairs of images, so the inputs of a pair are the same here.
+        """
+        dead = np.argwhere(self.first(q, node) == 0)[0][-1]
+        place = np.unravel_index(dead, self.places[node].shape)
+        return f"location {tuple(map(int, place))} of an image"

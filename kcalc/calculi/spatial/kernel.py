@@ -202,7 +202,7 @@ class LocationKernel:
     def _refuse_dead(self, node: Node, below: Channels) -> None:
         q1, q2, _ = self.kernel.whole(below)
         if np.any(np.asarray(q1) == 0) or np.any(np.asarray(q2) == 0):
-            where = self.forms.location(q1, q2, node)
+            where = self.forms.location(q1, node)
             raise KcalcError(
                 f"node {node!r} normalises its input, which is 0 at {where}; add a bias (sigma_b "
                 f"> 0) before it"

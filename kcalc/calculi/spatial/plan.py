@@ -79,6 +79,8 @@ def plan(
         elif isinstance(op, P.Fresh | P.Window | P.Moving):
             window = _window(op, node, below[0], delta)
             places[node] = SpatialPlace(window.shape, False, False, window)
+        elif isinstance(op, P.Positions):
+            raise no_rule("kernel maps over positions", op, P.owner(node))
         elif isinstance(op, P.Reshape):
             places[node] = SpatialPlace(below[0].shape, False, below[0].count > 1)
         else:

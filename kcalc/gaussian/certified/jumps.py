@@ -14,7 +14,7 @@ import sympy as sp
 from kcalc.fields.balls import working
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.certified.evaluate import compile_smooth, symbol_of
-from kcalc.gaussian.certified.kinks import certain_kinks
+from kcalc.gaussian.certified.kinks import Crossing, certain_kinks
 
 _BITS = 400
 
@@ -45,8 +45,7 @@ def _jumps(name: str, left: Any, right: Any, kink: sp.Expr, where: Any, order: i
             f"{name}: derivative {order} is not finite at its kink {kink}, so its Gaussian "
             f"moments are not certified"
         )
-    # both sides meet at a refined crossing
-    if difference == 0 or (order == 0 and not hasattr(where, "expr")):
+    if difference == 0 or (order == 0 and isinstance(where, Crossing)):  # both sides meet there
         return False
     gap = _at(left, kink) - _at(right, kink)
     if gap.has(sp.Float) or sp.simplify(gap) != 0:

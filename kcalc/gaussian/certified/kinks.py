@@ -42,7 +42,7 @@ def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callabl
         difference = left.real(enclose(kink)) - right.real(enclose(kink))
         if difference.is_exact() and difference == 0:
             return partial(enclose, kink)
-    root = _Crossing(left, right, sides, float(kink))
+    root = Crossing(left, right, sides, float(kink))
     with working(100):
         if root.bracketed():
             return root
@@ -66,7 +66,7 @@ def _switches_exactly(expr: sp.Expr, kink: sp.Expr) -> bool:
     return False
 
 
-class _Crossing:
+class Crossing:
     """The point near ``start`` where two smooth pieces of a continuous function meet.
 
     It is found by the interval Newton method.

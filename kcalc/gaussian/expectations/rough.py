@@ -83,12 +83,23 @@ class RoughZone:
 
     def infinity(self, order: int) -> float:
         """Return +-inf if Gamma^(order) is infinite at theta = 0, else 0."""
+        limit = self._limit(order)
+        return limit if limit is not None and math.isinf(limit) else 0.0
+
+    def _limit(self, order: int) -> float | None:
+        """Return the limit of Gamma^(order) at theta = 0 if steep kinks meet there, else None.
+
+        The limit is finite if one function is steep above the kink and the other below it.
+        """
         one, two = (np.array(profile.strengths(order)) for profile, _ in self.sides)  # type: ignore[attr-defined]
         touching = meet(self._kinks(0)[:, None], self._kinks(1))
         both = (one[:, None] > 0) & (two > 0) & (one[:, None] + two >= _WHOLE)
         if not (touching & both).any():
-            return 0.0
-        return math.copysign(math.inf, self._over_common(1e-4, order))
+            return None
+        far, near, nearest = (self._over_common(theta, order) for theta in (1e-2, 1e-3, 1e-4))
+        if abs(nearest - near) > 0.5 * abs(near - far):  # it grows like a power or a logarithm
+            return math.copysign(math.inf, nearest)
+        return nearest + (nearest - near) / 99  # the error is proportional to theta^2
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -214,9 +225,9 @@ class RoughZone:
     # -- the end -----------------------------------------------------------------------------------
 
     def _at_end(self, order: int) -> float:
-        infinite = self.infinity(order)
-        if infinite:
-            return infinite
+        limit = self._limit(order)
+        if limit is not None:
+            return limit
         strengths = [np.array(profile.strengths(order)) for profile, _ in self.sides]  # type: ignore[attr-defined]
         if any((strength >= 1).any() for strength in strengths):
             names = " and ".join(dict.fromkeys(profile.name for profile, _ in self.sides))
