@@ -120,6 +120,29 @@ def test_gains_that_changed_since_the_reading_are_refused() -> None:
         assert float(made[:3](x).square().mean()) == pytest.approx(1, abs=0.5)
 
 
+def test_layers_replaced_since_the_reading_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    s = kc.shape(kc.read(model, (4, 8)), "tanh", zeta=1.5)
+    model[2] = nn.Linear(16, 5)
+    with refused(r"'2.weight' has shape \(5, 16\)"):
+        s.apply_to(model)
+    model[2], model[0].bias = nn.Linear(16, 4), None
+    with refused("no parameter '0.bias'"):
+        s.apply_to(model)
+
+
+def test_standardised_weights_are_standardised_when_they_are_drawn() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    with torch.no_grad():
+        for weight in (model[0].weight, model[2].weight):
+            weight -= weight.mean(1, keepdim=True)
+            weight /= weight.norm(dim=1, keepdim=True)
+    new: Any = kc.shape(kc.read(model, (4, 8)), method="nf").apply_to(model)
+    rows = new[2].weight.detach()
+    assert float(rows.mean(1).abs().max()) < 1e-6 and not torch.equal(rows, model[2].weight)
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(4))
+
+
 def test_modules_that_several_modules_share() -> None:
     """Exporters run models with shared modules through proxies."""
     act, x = nn.GELU(), torch.randn(4, 3)

@@ -97,7 +97,27 @@ class Modules(Net):
         return self.one(x) if self.training else self.two(x)
 
 
-@pytest.mark.parametrize("kind", [Otherwise, Early, Inline, Branching, Blocks, Modules])
+class Slope(Net):
+    def inner(self, x: Any) -> Any:
+        return F.leaky_relu(self.b(x), 0.1 if self.training else 0.2)
+
+
+class Steps(Net):
+    """The slope is computed from a number that training draws."""
+
+    def inner(self, x: Any) -> Any:
+        first = 0.1
+        if self.training:
+            first = torch.rand(1).item()
+        second = 2 * first
+        third = second + 0.1
+        return F.leaky_relu(self.b(x), third)
+
+
+KINDS = [Otherwise, Early, Inline, Branching, Blocks, Modules, Slope, Steps]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_code_that_training_replaces_is_left_alone(kind):
     s, made = shaped(kind())
     assert any("training" in why for why in s.left_alone.values())

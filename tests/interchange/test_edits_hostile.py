@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import kcalc as kc  # noqa: E402
+from kcalc.interchange.edits import edits_from_dict  # noqa: E402
 
 N = 6
 
@@ -190,6 +191,15 @@ def test_two_edits_of_one_call(good, tmp_path):
     other.pop("inputs")
     next(e for e in document["edits"] if call in e["calls"])["calls"].append(other)
     refused(document, tmp_path)
+
+
+def test_edits_with_other_functions_are_saved():
+    model = nn.Sequential(nn.Linear(N, 8), nn.ReLU(), nn.Linear(8, 2))
+    edits = kc.shape(kc.read(model, X), "tanh", zeta=1.5).edits
+    again = edits_from_dict(json.loads(json.dumps(edits.to_dict())))
+    assert again == edits and again[1] == edits.only("activation").items
+    with pytest.raises(kc.KcalcError, match="node that is edited 'b'"):
+        edits["b"]
 
 
 SECOND: dict[str, tuple[Any, ...]] = {

@@ -97,6 +97,18 @@ class ASum(Net):
         return self.a(y)
 
 
+class ALayer(Net):
+    """A sum with a layer, and one with a number."""
+
+    def inner(self, x: Any) -> Any:
+        y = F.relu(self.b(x))
+        if len(x) > 8:
+            y = y + self.a(x)
+        if len(x) > 9:
+            y = y + 1
+        return y
+
+
 class LocalModules(Net):
     parts = {"quick": nn.ReLU, "exact": nn.ReLU}
 
@@ -120,6 +132,7 @@ TOLD = {
     InLoop: "F.relu(self.b(x))",
     InTraining: "F.silu(x)",
     ASum: "y + x",
+    ALayer: "y + self.a(x)",
     LocalModules: "quick (ReLU)",
     WithHead: "head (Head)",
 }

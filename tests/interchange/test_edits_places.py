@@ -103,7 +103,7 @@ class Expressions(Net):
                 x = self.b(x).relu() if text else x
             case _:
                 x = torch.tanh(self.a(x))
-        x = torch.relu(input=self.b(x))
+        x = F.relu(input=self.b(x))
         x = torch.add(input=x, other=F.gelu(input=x))
         with contextlib.nullcontext():
             try:

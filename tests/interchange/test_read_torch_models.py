@@ -58,6 +58,30 @@ def test_many_forms_of_a_model() -> None:
         assert found.network.isomorphic(plain), f"{type(form)}\n{found}"
 
 
+class Counted(nn.Module):
+    """Positions that are counted without padding, or (``plain``) a range."""
+
+    def __init__(self, plain: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ids, self.positions = nn.Embedding(20, 8), nn.Embedding(9, 8)
+        self.plain = plain
+        self.register_buffer("padding", torch.tensor(0))
+
+    def forward(self, x: Any) -> Any:
+        mask = x.ne(self.padding).view(len(x), 2, 2).flatten(1)
+        places = torch.arange(1, 5) if self.plain else mask.cumsum(1) * mask
+        return self.ids(x) + self.positions(places)
+
+
+def test_positions_computed_from_ids() -> None:
+    x, model = torch.arange(1, 9).reshape(2, 4), Counted(False).eval()
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    plain = read(Counted(True), x).network
+    for found in (read(model, x), read(program)):
+        assert found.network.isomorphic(plain) and "special ids" in str(found)
+
+
 UNREAD: dict[str, tuple[Any, str]] = {
     "softmax": (lambda x: F.softmax(x, -1) * 2, "softmax"),
     "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), "attention"),

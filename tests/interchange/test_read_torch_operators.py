@@ -42,9 +42,13 @@ def padded_twice(first: int) -> Callable[[Any, Any], Any]:
     return lambda m, x: F.conv2d(F.pad(F.pad(x, (first,) * 4), (2,) * 4), m.k)
 
 
-def _without_gradient(function: Callable[..., Any], *given: Any) -> Any:
-    with torch.no_grad():
+def _inside(context: Any, function: Callable[..., Any], *given: Any) -> Any:
+    with context:
         return function(*given)
+
+
+def _without_gradient(function: Callable[..., Any], *given: Any) -> Any:
+    return _inside(torch.no_grad(), function, *given)
 
 
 def drawn(shape: tuple[int, ...]) -> Any:
@@ -102,6 +106,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "addmm": lambda m, x: torch.addmm(m.b, x, m.u),
             "einsum": lambda m, x: torch.einsum("nc, dc -> nd", x, m.w),
             "a number": lambda m, x: (x @ m.u) * m.b.max().item(),
+            "autocast": lambda m, x: _inside(torch.autocast("cpu"), torch.tanh, x @ m.u),
+            "one of one matrix": lambda m, x: x @ m.u.expand(1, 6, 6)[0],
+            "alpha dropout": lambda m, x: F.alpha_dropout(x, 0.1, False) * 2,
             "narrowed by nothing": lambda m, x: x.narrow(1, 0, 6).tanh(),
         },
     }.items()

@@ -253,7 +253,8 @@ def _watched(experts: Any) -> Iterator[set[str]]:
         inner = name.partition(".")[2] if listed else name
         if name or not listed:
             handles.append(part.register_forward_hook(lambda *_, n=inner: ran.add(n)))
-    method, own = getattr(experts, GATE, None), vars(experts).get(GATE)
+    method = getattr(experts, GATE, None)
+    own = {name: value for name, value in vars(experts).items() if name == GATE}
     if method is not None:
 
         def gate(*args: Any, **kwargs: Any) -> Any:
@@ -265,8 +266,7 @@ def _watched(experts: Any) -> Iterator[set[str]]:
         yield ran
     finally:
         vars(experts).pop(GATE, None)
-        if own is not None:
-            object.__setattr__(experts, GATE, own)
+        vars(experts).update(own)
         for handle in handles:
             handle.remove()
 

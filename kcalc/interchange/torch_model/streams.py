@@ -129,9 +129,6 @@ class _Graph:
             if node in self.captured.held:
                 values[node] = widened(self.captured.held[node][0])
                 continue
-            if node.op == "placeholder":
-                values[node] = None
-                continue
             if node.op == "get_attr":
                 found: Any = self.captured.module
                 for part in str(node.target).split("."):
@@ -164,13 +161,13 @@ def plan_of(captured: Captured, inputs: Sequence[Any]) -> Plan | None:
     states = list(_states(graph))
     origin = _origin(graph, states[0]) if states else None
     mixers = [
-        node for node in graph.nodes if _kind(node) == "stack" and graph.traced[graph.place[node]]
+        node
+        for node in graph.nodes
+        if _kind(node) == "stack" and graph.traced[graph.place[node]] and graph.size(node)
     ]
     if origin is None and not any(
         _kind(node) in ("softmax", "_softmax") for node in graph.nodes if mixers
     ):
-        return None
-    if len(inputs) != len(captured.entries):
         return None
     try:
         if origin is not None:
@@ -527,8 +524,6 @@ def _of_depth(graph: _Graph, inputs: Sequence[Any], mixers: list[Any]) -> Plan |
     run, plan = _noisy(graph, inputs, set(mixers), set()), Plan()
     for node in mixers:
         parts = list(node.args[0])
-        if any(part not in graph.place or not graph.size(part) for part in parts):
-            continue
         noisy, axis = _array(run.kept[node][1]), int(node.args[1]) if len(node.args) > 1 else 0
         slices = np.moveaxis(noisy, axis, 0)
         for read in graph.nodes[graph.place[node] + 1 :]:
