@@ -271,6 +271,15 @@ class Super(Base):
         return F.gelu(super().forward(x)) + super().forward(x)
 
 
+def often(x: Any, times: int) -> Any:
+    return often(F.relu(x) + 1, times - 1) if times else x
+
+
+class OwnNames(Base):
+    def forward(self, x):
+        return super(OwnNames, self).forward(often(x, 2))  # noqa: UP008
+
+
 class Mixin:
     def head(self, x):
         return F.gelu(self.b(x))
@@ -484,8 +493,8 @@ def test_calls_that_have_no_place_are_left_alone(kind, x):
 
 GOOD = [
     Expressions, OneLine, Chain, Factors, Augmented, Aliased, InPlaceModule, SharedInSequence, Loop,
-    Helpers, Nested, Passed, Attributes, Functions, Super, Supers, Delegating, OfTorch, Direct,
-    Decorated, Checkpointed, OfClass[int], OfMeta, Slots, Star, Out, Keyword, OfC,
+    Helpers, Nested, Passed, Attributes, Functions, Super, OwnNames, Supers, Delegating, OfTorch,
+    Direct, Decorated, Checkpointed, OfClass[int], OfMeta, Slots, Star, Out, Keyword, OfC,
 ]  # fmt: skip
 
 
