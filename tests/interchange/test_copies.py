@@ -56,6 +56,16 @@ class Slotted:
     run: Any
 
 
+class Private:
+    __slots__ = ("__run",)
+
+    def __init__(self, run: Any) -> None:
+        self.__run = run
+
+    def run(self, x: Any) -> Any:
+        return self.__run(x)
+
+
 def helper(x: torch.Tensor) -> torch.Tensor:
     return patched.both(x)
 
@@ -165,6 +175,14 @@ KEPT: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     ),
     "weak set": (lambda m: weakref.WeakSet([m]), lambda s, x: next(iter(s.kept)).both(x)),
     "method of a tensor": (lambda m: m.row.add, lambda s, x: s.kept(s.down(s.up(x)))),
+    "computed, without entries": (
+        lambda m: m.up.weight[:0] * 2,
+        lambda s, x: s.both(x) + s.kept.sum(),
+    ),
+    "cached, without layers": (
+        lambda m: functools.lru_cache(float),
+        lambda s, x: s.both(x) * s.kept(2),
+    ),
     "view of a parameter": (lambda m: m.up.weight[:2], lambda s, x: s.both(x) + x @ s.kept.T),
     "view of data": (
         lambda m: [m.up.weight.data[1:]],
@@ -180,6 +198,7 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
     "tuple": lambda run: Pair(run, "both"),
     "frozen": Frozen,
     "slots": Slotted,
+    "private slots": Private,
 }
 
 

@@ -271,6 +271,15 @@ class Super(Base):
         return F.gelu(super().forward(x)) + super().forward(x)
 
 
+def often(x: Any, times: int) -> Any:
+    return often(F.relu(x) + 1, times - 1) if times else x
+
+
+class OwnNames(Base):
+    def forward(self, x):
+        return super(OwnNames, self).forward(often(x, 2))  # noqa: UP008
+
+
 class Mixin:
     def head(self, x):
         return F.gelu(self.b(x))
@@ -436,6 +445,12 @@ class NoSelf(Net):
         return F.relu(self.a(x))
 
 
+class OfNothing(Net):
+    @staticmethod
+    def forward(x):
+        return F.relu(x) + 1
+
+
 class Unpacked(Net):
     def forward(self, x):
         return checkpoint(F.relu, self.act.forward(**{"input": self.a(x)}), use_reentrant=False)
@@ -471,6 +486,7 @@ class Boxed(Net):
 LEFT = {
     Twice: "the runs differ", OfInstance: "set on the instance", Recursive: "'' calls itself",
     Parallel: "'act' runs several times", NoSelf: "first argument of NoSelf.forward",
+    OfNothing: "first argument of OfNothing.forward",
     Unpacked: "unclear which argument of `self.act.forward", Boxed: "decorator of cached",
 }  # fmt: skip
 
@@ -484,8 +500,8 @@ def test_calls_that_have_no_place_are_left_alone(kind, x):
 
 GOOD = [
     Expressions, OneLine, Chain, Factors, Augmented, Aliased, InPlaceModule, SharedInSequence, Loop,
-    Helpers, Nested, Passed, Attributes, Functions, Super, Supers, Delegating, OfTorch, Direct,
-    Decorated, Checkpointed, OfClass[int], OfMeta, Slots, Star, Out, Keyword, OfC,
+    Helpers, Nested, Passed, Attributes, Functions, Super, OwnNames, Supers, Delegating, OfTorch,
+    Direct, Decorated, Checkpointed, OfClass[int], OfMeta, Slots, Star, Out, Keyword, OfC,
 ]  # fmt: skip
 
 
@@ -587,6 +603,24 @@ def test_another_function_at_an_edited_call_is_refused(x):
 def test_arguments_of_modules_by_position_and_by_name(kind, x):
     act = agrees(kind(), x).act
     assert torch.equal(act(x), act(input=x))
+
+
+class Hooked(Net):
+    def forward(self, x):
+        return self.b(self.act(self.a(x)))
+
+
+def test_hooks_of_the_model_are_left_alone(x):
+    model: Any = Hooked()
+    model.register_forward_hook(lambda module, given, y: 2 * y)
+    s = kc.shape(kc.read(model, x), zeta=1.5)
+    assert s.left_alone["mul"] == "Hooked.forward is not the function that runs there"
+    made, k = s.apply_to(model), s.constants.by_node["act"]
+    act = k.gamma * (F.relu(k.alpha * made.a(x) + k.beta) + k.delta)
+    torch.testing.assert_close(made(x), 2 * made.b(act))
+    torch.testing.assert_close(made.act(input=made.a(x)), act)
+    with refused("forward without the argument 0"):
+        made.act()
 
 
 class First(nn.Module):

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 from kcalc.interchange.example_shapes import example_ids  # noqa: E402
 from kcalc.interchange.torch_model.examples import argument  # noqa: E402
-from kcalc.interchange.torch_model.padding import padding_ids  # noqa: E402
+from kcalc.interchange.torch_model.padding import drawn_ids, padding_ids  # noqa: E402
 
 
 def padded(padding: int = 5) -> nn.Module:
@@ -25,8 +25,11 @@ def test_ids_for_padding_are_those_of_tables_and_of_the_configuration() -> None:
     assert padding_ids(model) == {39}
     model.types = nn.Embedding(2, 16, padding_idx=0)
     assert padding_ids(model) == {39, 0}
-    model.config = SimpleNamespace(pad_token_id=1000)
-    assert padding_ids(model) == {39, 0, 1000}
+    model.config = SimpleNamespace(pad_token_id=1000, text_config={"pad_token_id": 7})
+    assert padding_ids(model) == {39, 0, 1000, 7} and not padding_ids(model.forward)
+    few = drawn_ids(model, 2, (50,), torch.Generator().manual_seed(0))
+    assert set(few.tolist()) == {0, 1}  # 1 is the only other id
+    assert 0 not in drawn_ids(model, 3, (50,), torch.Generator().manual_seed(0))
 
 
 def test_example_ids_avoid_padding_and_those_of_the_user_stay() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import sys
 import warnings
 
 import pytest
@@ -40,7 +41,6 @@ def test_what_cannot_be_loaded(tmp_path):
     for name, state in files.items():
         torch.save(state, tmp_path / f"{name}.pt")
     for words, model, file, *given in (
-        ("edits", plain, "weights.pt"),
         (r"0\.bias", plain, "other.pt", edits),
         ("state_dict", plain, "nested.pt", edits),
         ("cannot read the weights", plain, "missing.pt", edits),
@@ -125,6 +125,52 @@ def test_a_subclass_that_overrides_what_was_edited(other):
         shaping.apply_to(other(), x)
 
 
+class Kept(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x):
+        return self.net(x)
+
+    def save_pretrained(self, folder, is_main_process=True):
+        torch.save(self.state_dict(), folder / "weights.pt")
+
+    @classmethod
+    def from_pretrained(cls, folder):
+        model = cls()
+        model.load_state_dict(torch.load(folder / "weights.pt"))
+        return model
+
+
+def test_classes_that_save_and_load_themselves(tmp_path, monkeypatch):
+    """Only the main process saves the edits; no folder, no transformers."""
+    monkeypatch.setitem(sys.modules, "transformers.utils.hub", None)
+    x = torch.randn(5, 8)
+    _, made = trained(Kept().eval(), x)
+    made.save_pretrained(tmp_path, is_main_process=False)
+    with refused("contains no edits.json"):
+        kc.load_edited(Kept, tmp_path)
+    made.save_pretrained(tmp_path)
+    found = kc.load_edited(Kept, tmp_path).eval()
+    assert torch.equal(found(x), made(x)) and found.state_dict().keys() == made.state_dict().keys()
+    for words, kind, path in (
+        ("not a folder with an edited model", Kept, "missing"),
+        ("pass them too", plain, "weights.pt"),
+        ("pass them too", Own, "weights.pt"),
+    ):
+        with refused(words):
+            kc.load_edited(kind, tmp_path / path)
+
+
+def test_weights_in_safetensors(tmp_path):
+    files = pytest.importorskip("safetensors.torch")
+    x, path = torch.randn(5, 8), tmp_path / "weights.safetensors"
+    edits, made = trained(plain().eval(), x)
+    files.save_file(made.state_dict(), path)
+    assert torch.equal(kc.load_edited(plain, path, edits).eval()(x), made(x))
+
+
 # -- transformers ----------------------------------------------------------------------------------
 
 
@@ -205,10 +251,3 @@ def test_inner_models_have_their_own_edits(tmp_path):
     found = kc.load_edited(type(model.bert), tmp_path).eval()
     assert torch.equal(found(x).last_hidden_state, made.bert(x).last_hidden_state)
     assert made._get_files_timestamps(tmp_path).keys() == {"config.json", "model.safetensors"}
-
-
-def test_folders_without_edits(tmp_path):
-    model, _, kind, _ = classifier("resnet")
-    model.save_pretrained(tmp_path)
-    with refused("from_pretrained"):
-        kc.load_edited(kind, tmp_path)

@@ -1,9 +1,13 @@
 """Patches of the user's source: they apply, and the model runs without kcalc as the edited one."""
 
+import copy
+import importlib
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refusals import refused
@@ -11,6 +15,12 @@ from refusals import refused
 import kcalc as kc
 
 torch = pytest.importorskip("torch")
+from edit_oracle import edited  # noqa: E402
+from torch import nn  # noqa: E402
+
+from kcalc.interchange.torch_model import patching  # noqa: E402
+from kcalc.interchange.torch_model.apply import scaled_edits  # noqa: E402
+
 pytestmark = pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch here")
 
 HELPERS = """
@@ -157,6 +167,96 @@ class Signs(nn.Module):
         x = x + -torch.tanh(self.branch(x))
         return self.out(only(layer(x) for layer in self.layers))
 """
+FURTHER = """import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+def times(a, b):
+    return torch.tanh(a * b)
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.layer(torch.tanh(x))
+
+
+class Further(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 16, 0), Head()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(8))
+
+    def late(self):
+        return torch.tanh(self.layers[3](self.kept))
+
+    def forward(self, ids):
+        x = torch.tanh(input=self.layers[0](self.table(ids)))
+        x = times(2.0, self.layers[1](times(x, 2.0)))
+        self.kept = x
+        x = checkpoint(function=self.late, use_reentrant=False)
+        for i in (4, 5):
+            x = (1.0 if i == 5 else 0.6) * x + (1.0 if i == 5 else 0.8) * self.layers[i](x)
+        x = F.relu(2 * self.layers[6](x), inplace=True)
+        y = 2 * self.layers[7](x)
+        F.relu(input=y, inplace=True)
+        return self.head(y)
+"""
+ODD_LIBRARY = """import torch
+
+
+def drawn(x):
+    return torch.tanh(x)
+
+
+def plain(x):
+    return torch.tanh(x)
+
+
+def closed(scale):
+    def inner(x):
+        return torch.tanh(x) * scale
+
+    return inner
+
+
+bare = lambda x: torch.tanh(x)  # noqa
+within = closed(1.0)
+TABLE = {"plain": plain}
+"""
+ODD = """import torch
+from torch import nn
+from . import odd_library
+from .odd_library import within
+
+
+def helper(x):
+    here = 1.0
+    return torch.tanh(x) * here
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(7))
+
+    def forward(self, x):
+        x = odd_library.drawn(self.layers[0](x))
+        x = odd_library.bare(self.layers[1](x))
+        x = within(self.layers[2](x))
+        plain = odd_library.plain
+        x = plain(self.layers[3](x))
+        x = odd_library.TABLE["plain"](self.layers[4](x))
+        x = helper(self.layers[5](x))
+        found, places = [self.layers[6](x)], iter([0])
+        found[next(places)] += x
+        return found[0]
+"""
 WITHOUT = """
 import sys
 
@@ -197,8 +297,8 @@ for name in sys.argv[2:]:
         assert "has shape (3, 5), but had shape" in str(error)
     else:
         raise AssertionError("a model of another width")
-    if name == "Looped":
-        model.layers = model.layers[:2]
+    for layers in (model.layers[:2], model.layers + model.layers) if name == "Looped" else ():
+        model.layers = layers
         try:
             model(x)
         except RuntimeError as error:
@@ -216,7 +316,7 @@ def project(tmp_path_factory):
     package = folder / "src" / "ours"
     package.mkdir(parents=True)
     texts = {"residual": RESIDUAL, "blocks": BLOCKS, "looped": LOOPED, "encoded": ENCODED}
-    texts["signs"] = SIGNS
+    texts |= {"signs": SIGNS, "further": FURTHER, "odd": ODD, "odd_library": ODD_LIBRARY}
     for name, text in (texts | {"helpers": HELPERS, "__init__": ""}).items():
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -233,11 +333,10 @@ def of_reading(model, x, activation=None):
 
 def shaped(name, activation=None):
     """A model of the project, an input, and its shaping."""
-    import importlib
-
     torch.manual_seed(0)
     model = getattr(importlib.import_module(f"ours.{name.lower()}"), name)().eval()
     x = torch.randn(3, 5, 16) if name == "Encoded" else torch.randn(3, 8)
+    x = torch.arange(6).view(2, 3) if name == "Further" else x
     return model, x, of_reading(model, x, activation)
 
 
@@ -269,14 +368,13 @@ def run_without_kcalc(names, project, folder):
 def test_patched_models_run_without_kcalc(project, tmp_path):
     """Equal to ``kc.apply_edits``, with the old weights and with new ones."""
     names = {"Residual": None, "Looped": "softsign", "Encoded": None, "Signs": None}
+    names["Further"] = None
     run_without_kcalc(names, project, tmp_path)
 
 
 @pytest.mark.slow
 def test_code_of_libraries_is_copied(project, tmp_path, monkeypatch):
     """Functions and classes that cannot be changed: their edited code stands in the new file."""
-    from kcalc.interchange.torch_model import patching
-
     fixed = ("helpers.py", "blocks.py", "transformer.py")
     monkeypatch.setattr(patching, "is_library", lambda file: file.endswith(fixed))
     run_without_kcalc({"Residual": "softsign", "Looped": None}, project, tmp_path)
@@ -329,6 +427,34 @@ def test_what_cannot_be_patched(project, tmp_path):
         with refused(words):
             s.edits.patch(given[0], root=given[1])
     file.write_text(RESIDUAL, encoding="utf-8")
+
+
+def test_edits_that_a_patch_cannot_express(project, monkeypatch):
+    """Copied code with other globals, library code by local names, names and calls in the way."""
+    model: Any = importlib.import_module("ours.odd").Odd()
+    *_, edits = edited(model, torch.randn(3, 8))
+    monkeypatch.setattr(patching, "is_library", lambda file: file.endswith("odd_library.py"))
+    words = [
+        "odd_library.drawn is library code", "odd_library.<lambda> is", "closed.<locals>.inner is",
+        "odd_library.plain is", "odd_library.plain is", "variable 'here'", "next.places.* twice",
+    ]  # fmt: skip
+    for match, edit in zip(words, edits, strict=True):
+        with refused(match):
+            replace(edits, items=(edit,)).patch(model, root=project)
+
+
+def test_patches_of_library_classes():
+    """They consist of the new file, here with only the edits of activations or scaled weights."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)), torch.randn(3, 8)
+    s = of_reading(model, x)
+    for edits in (s.edits.only("activation"), scaled_edits(kc.read(model, x), {"0": 2.0})):
+        lines = edits.patch(model).splitlines(True)
+        names = {"__name__": __name__}
+        exec("".join(line[1:] for line in lines if line[0] == "+" != line[1]), names)
+        kept = kc.apply_edits(model, edits)(x)
+        torch.testing.assert_close(names["init"](copy.deepcopy(model))(x), kept)
+        assert not torch.allclose(kept, model(x))
 
 
 def test_networks_that_were_not_read_have_no_patch():

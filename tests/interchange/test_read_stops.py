@@ -139,6 +139,19 @@ class Tripled(torch.autograd.Function):
         return 3 * grads[0], None
 
 
+class Added(torch.autograd.Function):
+    """Two arrays and a number, with the right derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, scale: float) -> Any:
+        ctx.scale = scale
+        return scale * (x + y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return ctx.scale * grads[0], ctx.scale * grads[0], None
+
+
 SIGN = ClippedSign.apply  # kept at import, as many models do
 R = F.relu
 
@@ -152,6 +165,12 @@ def no_grad_beside(m: Any, h: Any) -> Any:
     with torch.no_grad():
         g = torch.tanh(m.b(R(h)))
     return R(m.d(R(h))) + g
+
+
+def weights_without_gradients(m: Any, x: Any) -> Any:
+    with torch.no_grad():
+        weight = 1.0 * m.a.weight
+    return m.o(R(F.linear(x, weight, m.a.bias)))
 
 
 def enabled_inside(m: Any, x: Any) -> Any:
@@ -201,6 +220,7 @@ CASES: dict[str, tuple[Callable[..., Any], ...]] = {  # what runs, and what chan
         "a scaled gradient": lambda m, h: R(0.5 * h + (h - 0.5 * h).detach()),
         "clipped sign": lambda m, h: ClippedSign.apply(h),
         "own derivative": lambda m, h: Swish.apply(h),
+        "own sum": lambda m, h: R(Added.apply(h, m.b(R(h)), 0.5)),
         "own derivative without a graph": lambda m, h: Remembering.apply(h),
         "checkpointed": checkpointed,
         "a comparison of what is stopped": lambda m, h: torch.where(h.detach() > 0, h, 0.1 * h),
@@ -209,6 +229,7 @@ CASES: dict[str, tuple[Callable[..., Any], ...]] = {  # what runs, and what chan
     }.items()
 } | {
     "gradients on inside": (enabled_inside,),
+    "weights without gradients": (weights_without_gradients,),
     "detached weights": (lambda m, x: m.o(R(F.linear(x, m.a.weight.detach(), m.a.bias))),),
     "checkpointed from the input": (
         lambda m, x: m.o(checkpoint(lambda h: R(m.b(R(m.a(h)))), x, use_reentrant=True)),

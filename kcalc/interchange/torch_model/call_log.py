@@ -288,11 +288,16 @@ def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
         return None
     # an exporter runs the model several times; take the run whose calls made the nodes
     runs = [call for call in log.modules if not call.levels[0].path]
+
+    def ending(run: LoggedCall) -> int:
+        """Return the end of a run and of the model's hooks after it."""
+        return min((r.begin for r in runs if r.begin >= run.end), default=len(log.calls))
+
     first, last = min(numbers.values()), max(numbers.values())
-    run = next((r for r in runs if r.begin <= first and last < r.end), None)
+    run = next((r for r in runs if r.begin <= first and last < ending(r)), None)
     if run is None:
         return None
-    begin, end = run.begin, run.end
+    begin, end = run.begin, ending(run)
 
     def moved(made: Made) -> Made:
         return (made[0] - begin, made[1]) if made[0] >= 0 else made

@@ -280,13 +280,13 @@ def _slots(value: Any) -> list[str]:
 
 @functools.lru_cache(maxsize=1000)
 def _slot_names(kind: type) -> tuple[str, ...]:
-    found: list[str] = []
-    for base in kind.__mro__:
-        names = vars(base).get("__slots__", ())
-        for name in (names,) if isinstance(names, str) else tuple(names):
-            if isinstance(vars(base).get(name), types.MemberDescriptorType):
-                found.append(name)
-    return tuple(found)
+    return tuple(
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, value in vars(base).items()
+        if isinstance(value, types.MemberDescriptorType)
+    )
 
 
 def _parts(value: Any) -> list[Any]:

@@ -37,6 +37,7 @@ from ..json_format import activation_from_dict, activation_to_dict
 from .activation import torch_function
 from .splicing import (
     FUNCTIONS,
+    NO_SELF,
     definition,
     digest,
     has_argument,
@@ -454,6 +455,8 @@ def checked_entry(cls: Any, plan: FunctionPlan) -> Any:
 
     Raises: KcalcError if no method matches the plan.
     """
+    if not inspect.isfunction(inspect.getattr_static(cls, "forward", cls.forward)):
+        raise KcalcError(NO_SELF.format(f"{cls.__name__}.forward"))
     found = cls.forward if _is_of(plan, cls.forward) else None
     found = found or method_of(cls, lambda function: _is_of(plan, function))
     if found is None:

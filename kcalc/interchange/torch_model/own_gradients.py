@@ -293,16 +293,15 @@ def _apart(call: OwnCall, dtype: Any, step: float, seed: int) -> float:
 
 
 def slope(call: OwnCall) -> Slope | None:
-    """Return the slope that a backward pass applies elementwise to a single tensor, or None."""
-    import torch
+    """Return the slope that a backward pass applies elementwise, or None.
 
-    tensors = [i for i, a in enumerate(call.arguments) if isinstance(a, NumberlessTensor)]
-    if len(tensors) != 1:
-        return None
+    ``call``: a call with a single tensor argument.
+    """
+    import torch
 
     def factors(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
         x = torch.tensor(points, requires_grad=True)
-        given = [x if i in tensors else a for i, a in enumerate(call.arguments)]
+        given = [x if isinstance(a, NumberlessTensor) else a for a in call.arguments]
         with torch.enable_grad():
             out = call.kind.apply(*given)
             (found,) = torch.autograd.grad((out * torch.tensor(weights)).sum(), [x])

@@ -206,8 +206,8 @@ class _Patch:
 
     def text(self) -> str:
         """Return the patch."""
-        found = [self._changed(name) for name in sorted(self.sources)]
         new = new_file(self._title(), self._data(), *self._library())
+        found = [self._changed(name) for name in sorted(self.sources)]
         folder = f"the folder in which it is to create {self._relative(str(self.file))}"
         if self.sources:
             folder = f"the folder of {self._relative(min(self.sources))}"

@@ -150,8 +150,10 @@ def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
         return load_edits(edits)
     place: Any = Path(path) / FILE
     if not Path(path).is_dir():  # a name on the hub
-        from transformers.utils.hub import cached_file  # pyright: ignore[reportMissingImports]
-
+        try:
+            from transformers.utils.hub import cached_file  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise KcalcError(f"{path} is not a folder with an edited model") from None
         names = ("cache_dir", "token", "revision", "subfolder", "local_files_only")
         given = {n: options[n] for n in names if n in options}
         place = _from_hub(cached_file, path, FILE, **given)
@@ -194,10 +196,6 @@ def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> A
 
 def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) -> nn.Module:
     fresh = not isinstance(model, nn.Module)
-    if fresh and not callable(model):
-        raise KcalcError(
-            f"model must be a torch.nn.Module or a callable that builds one, got {glimpse(model)}"
-        )
     built = _built(model, options) if fresh else model
     if not fresh and options:
         raise KcalcError(f"kc.load_edited has no option {next(iter(options))!r}")

@@ -9,7 +9,7 @@ import numpy as np
 from ..trace import Join, Pass, Prefixed, Reshape, Transpose
 from .calls import Call, rule
 from .graph_values import Const, PaddedTensor, TensorRef, numbers_of
-from .stops import NO_GRAD, stopped, trained
+from .stops import NO_GRAD, REGIONS, stopped, trained
 
 
 @rule(
@@ -206,15 +206,9 @@ def size(call: Call) -> Any:
     return int(call.operand.shape[int(call["dim"])])
 
 
-@rule(
-    "wrap_with_set_grad_enabled",
-    "wrap_with_autocast",
-    "tag_activation_checkpoint",
-    "wrap",
-    "invoke_subgraph",
-)
+@rule(*REGIONS)
 def wrapped(call: Call) -> Any:
-    """Read a graph inside the graph (no_grad, autocast, checkpointing)."""
+    """Read a graph inside the graph."""
     values = [
         call.args[key]
         for key in sorted(call.args, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0))

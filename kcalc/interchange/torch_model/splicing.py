@@ -629,7 +629,9 @@ def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types
         stand = ast.ClassDef(owner, [], [], [stand], [])
     free = ", ".join(v for v in old.co_freevars if v != "__class__")
     outer = ast.parse(f"def _outer({free}): pass")
-    outer.body[0].body = [stand]  # type: ignore[attr-defined]
+    # a function may refer to itself and to its class by their global names
+    names = sorted({name, owner or name} - set(old.co_freevars))
+    outer.body[0].body = [ast.Global(names), stand]  # type: ignore[attr-defined]
     ast.fix_missing_locations(outer)
     flags = old.co_flags & 0x1000000  # from __future__ import annotations
     code = compile(outer, old.co_filename, "exec", dont_inherit=True, flags=flags)

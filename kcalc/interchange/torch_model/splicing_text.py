@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import tokenize
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -88,8 +89,7 @@ class SourceText:
         """Return the text after the replacements ``cuts``."""
         old, new, place = self.text.encode(), [], 0
         for cut in sorted(set(cuts), key=lambda cut: (cut.start, cut.rank)):
-            if cut.start < place:
-                raise KcalcError(f"two edits of {self.name} overlap in its source")
+            assert cut.start >= place, self.name
             new += [old[place : cut.start], cut.text.encode()]
             place = cut.end
         return b"".join([*new, old[place:]]).decode()
@@ -169,6 +169,11 @@ class Redirected:
         number = source.after(target[1], f"{_sign(node.op)}=")
         sign = source.tokens[number]
         written = source.part(*target)
+        if any(isinstance(part, ast.Call) for part in ast.walk(node.target)):
+            raise KcalcError(
+                f"a patch would evaluate {written} in {source.name} twice, but it contains a call; "
+                "store the result of the call in a variable first"
+            )
         text = f'= {head}"{operator_name(node)}", {written},'
         return [Cut(sign.start, sign.end, text), Cut(end, end, ")", (TAIL, end - start))]
 
@@ -208,7 +213,7 @@ def argument(source: SourceText, node: Definition) -> Cut:
     named = isinstance(node, ast.FunctionDef)
     number = source.after(source.tokens[number].end, "(") if named else number
     depth = 0
-    for place in range(number + 1, len(source.tokens)):
+    for place in itertools.count(number + 1):
         token = source.tokens[place]
         if depth == 0 and token.text == "**" and node.args.kwarg is not None:
             return Cut(token.start, token.start, f"{HERE}=None, ")
@@ -218,7 +223,6 @@ def argument(source: SourceText, node: Definition) -> Cut:
             gap = "" if empty and named else " " if empty or before.text == "," else ", "
             return Cut(before.end, before.end, f"{gap}{HERE}=None")
         depth += (token.text in "([{") - (token.text in ")]}")
-    raise AssertionError
 
 
 def parent(source: SourceText, node: ast.Call, class_name: str, first: str) -> Cut:
@@ -230,10 +234,10 @@ def parent(source: SourceText, node: ast.Call, class_name: str, first: str) -> C
 
 def import_place(tree: ast.Module) -> int:
     """Return the line after which to insert an import: the last import at the top of the file."""
-    last = 0
-    for place, node in enumerate(tree.body):
-        docstring = place == 0 and isinstance(node, ast.Expr)
-        if not (docstring or isinstance(node, ast.Import | ast.ImportFrom)):
-            break
-        last = node.end_lineno or 0
-    return last
+    head = (ast.Import, ast.ImportFrom)
+    place = next(
+        place
+        for place, node in enumerate(tree.body)
+        if not isinstance(node, head if place else (*head, ast.Expr))
+    )
+    return tree.body[place - 1].end_lineno or 0 if place else 0

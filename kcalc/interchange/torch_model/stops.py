@@ -33,6 +33,14 @@ MOVES = {
 PRODUCTS = {"mul", "multiply", "matmul", "mm", "bmm", "linear", "einsum", "mv", "kron", "outer"}
 QUOTIENTS = {"div", "divide", "true_divide"}
 NO_GRAD = "no_grad"
+# operators that run a graph inside the graph: no_grad, autocast, checkpointing
+REGIONS = (
+    "wrap_with_set_grad_enabled",
+    "wrap_with_autocast",
+    "tag_activation_checkpoint",
+    "wrap",
+    "invoke_subgraph",
+)
 STOPS = ("detach", "detach_", "detach_copy")
 
 

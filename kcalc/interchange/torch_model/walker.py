@@ -31,7 +31,7 @@ from .calls import (
 from .captured import Captured, identity
 from .graph_values import Const, PaddedTensor, Ragged, Stale, TensorRef, is_traced, numbers_of
 from .own_gradients import number_of
-from .stops import NO_GRAD, own_gradient, stopped, trained
+from .stops import NO_GRAD, REGIONS, own_gradient, stopped, trained
 from .streams import Plan, read_planned
 from .token_ids import COMPARISONS, REMARK, TokenIds
 from .unsupported_ops import REASONS, VMAP
@@ -225,7 +225,7 @@ class Walker:
         if written is not None:
             reason = "the model writes activations into its memory, which kcalc does not follow"
             return call.unread("an array written piece by piece", reason, written)
-        if not traced and not is_random(node) and "higher_order" not in str(node.target):
+        if not traced and not is_random(node) and call.kind not in REGIONS:
             return self._computed(call, args, kwargs)
         fixed = (
             None if in_place(node) or is_random(node) else self.token_ids.fixed(node, self.values)
