@@ -178,3 +178,13 @@ def test_q_that_vanishes_faster_than_any_exponential() -> None:
     pace = Pace("power", 0.0, 1.0, 1.0, (1.0, 2.0, 3.0, 4.0, 5.0))
     stretched = _gradient_law(3 * np.exp(0.5 * np.array(pace.places)), pace)
     assert stretched == pytest.approx((0.5, 6.0))
+
+
+@pytest.mark.slow
+def test_streams_leave_points_that_repel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``x + x^3``: Q = v + 6 v^2 + 15 v^3 with v = s q, which has slope > 1 at its fixed point."""
+    monkeypatch.setattr("kcalc.shaping.depth_laws.BLOCKS", 20)
+    s = 0.9
+    q = (math.sqrt(36 + 60 * (1 / s - 1)) - 6) / 30 / s
+    found = depth_laws(block(activation(X + X**3), s**0.5), q=1.0001 * q)
+    assert (found.law, found.growth, found.cosine) == ("exponential", math.inf, 0)
