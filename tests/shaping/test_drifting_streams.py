@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import mpmath as mp
@@ -183,7 +184,7 @@ def test_q_that_vanishes_faster_than_any_exponential() -> None:
 @pytest.mark.slow
 def test_streams_leave_points_that_repel(monkeypatch: pytest.MonkeyPatch) -> None:
     """``x + x^3``: Q = v + 6 v^2 + 15 v^3 with v = s q, which has slope > 1 at its fixed point."""
-    monkeypatch.setattr("kcalc.shaping.depth_laws.BLOCKS", 20)
+    monkeypatch.setattr(import_module("kcalc.shaping.depth_laws"), "BLOCKS", 20)
     s = 0.9
     q = (math.sqrt(36 + 60 * (1 / s - 1)) - 6) / 30 / s
     found = depth_laws(block(activation(X + X**3), s**0.5), q=1.0001 * q)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any
 
 import mpmath
@@ -64,7 +65,7 @@ def test_q_values_that_alternate_have_no_limit() -> None:
 
 @pytest.mark.parametrize("sigma_w", [20.0, 2.2])
 def test_q_values_that_alternate_have_no_law(monkeypatch: Any, sigma_w: float) -> None:
-    monkeypatch.setattr("kcalc.shaping.depth_laws.BLOCKS", 20)
+    monkeypatch.setattr(import_module("kcalc.shaping.depth_laws"), "BLOCKS", 20)
     path = [1.0]
     for _ in range(20):
         path.append(sigma_w**2 * (1 + 4 * path[-1]) ** -1.5)
