@@ -216,6 +216,7 @@ def test_roots_are_looked_for_where_a_map_is_finite() -> None:
         for function, low, high in (
             (lambda x: np.log(x - 0.5), 0.5, 2),
             (lambda x: np.log(x - 5), 5, 6),
+            (lambda x: np.log(x + 0.97) + np.log(-0.5 - x), -0.97, -0.5),
             (lambda x: np.log(0.72 + x) + np.log(0.77 - x), -0.72, 0.77),
         ):
             inside = grid[(grid > low) & (grid < high)]

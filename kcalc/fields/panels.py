@@ -147,8 +147,9 @@ def fit(
     sides = np.arange(probes.size) == probes.size - 1
     done: list[_Panel] = []
     ends = level = None
-    count = 0
-    for round_ in range(_ROUNDS):
+    count = rounds = 0
+    while waiting:
+        rounds += 1
         s, upper = _points(waiting)
         first = ends is None
         if first:
@@ -160,14 +161,10 @@ def fit(
             ends, level = (probed[:, 0], probed[:, -1]), floor(probed[:, 0])
             deeper = _deeper(probed[:, 1:-1], ends[0], level)
         assert level is not None and ends is not None
-        waiting, finished = _split_converged(
-            waiting, values, tolerance, level, round_ == _ROUNDS - 1
-        )
+        waiting, finished = _split_converged(waiting, values, tolerance, level, rounds == _ROUNDS)
         done += finished
         if first:
             waiting += deeper
-        if not waiting:
-            break
     assert ends is not None and level is not None
     lower = _side([p for p in done if not p.upper], ends[0])
     upper_side = (

@@ -84,6 +84,7 @@ WHOLE = 1e-4  # powers this close to 0 or 1 are rounded
 SETTLED = 1e-13
 ROUNDED = 1e-15
 BLOCKS = 300  # largest number of blocks that are iterated one by one
+RECENT = 9  # number of last blocks in which q must not rise and fall
 STEADY = 0.03  # change of log q per block below which cosines are near their limit at this q
 AT_REST = 1e-9  # smaller changes of log q per block count as 0
 WALKED = 0.05  # step of log q on the way to a fixed point
@@ -428,10 +429,9 @@ def _additive(block: _Block, start: float) -> DepthLaws:
     notes.append(_stream_note(block, x, pull, exponent))
 
     def law(one: float, two: float) -> float:
-        """Return the exponent or stretch coefficient of a mode; infinity if neither exists."""
-        if not one > 0 or abs(_power(one, two) - excess) < MODES:
-            return one / k * size
-        return math.inf
+        """Return the exponent or stretch coefficient of a mode: 0 or infinity for other powers."""
+        power = _power(one, two) if one > 0 else excess
+        return _beside(power - excess) * (one / k * size)
 
     mean, difference = (law(*pair) for pair in zip(modes, later, strict=True))
     return DepthLaws(
@@ -450,6 +450,11 @@ def _additive(block: _Block, start: float) -> DepthLaws:
     )
 
 
+def _beside(power: float) -> float:
+    """Return the limit of a quantity L^power as a factor: 0, 1 or infinity."""
+    return 1.0 if abs(power) < MODES else math.inf if power > 0 else 0.0
+
+
 def _stream_note(block: _Block, x: float, pull: float, exponent: float) -> Assumption:
     """Describe how cosines approach their limit in a stream that adds its branches.
 
@@ -457,7 +462,14 @@ def _stream_note(block: _Block, x: float, pull: float, exponent: float) -> Assum
     at 1.
     """
     text = f"the stream grows, so cosines change more slowly: |c - {round(x, 9):.6g}| falls as "
-    if x < 1 or abs(pull - 1) > LOOSE**2:
+    steady = abs(pull - 1) < LOOSE**2
+    if x < 1 and steady:
+        text = (
+            f"the limiting cosine depends on the starting point, here cosine {x:.6g}, because the "
+            "branches preserve cosines"
+        )
+        return Assumption("network", text, "convention")
+    if not steady:
         text += f"L^{(pull - 1) * exponent:.4g}, with a prefactor that depends on the start"
         return Assumption("network", text, "convention")
     law = _bent(
@@ -530,7 +542,7 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
         if still:
             return _settled(block, q, block.attractor(q, x), start)
     found = _newton(block, q, x)
-    if found is None:
+    if found is None or _repels(block, *found):
         return _endless(block, path)
     return _settled(block, *found, start)
 
@@ -556,15 +568,20 @@ def _sizes(block: _Block, q: float) -> tuple[list[float], float | None]:
 
 
 def _fixed_size(block: _Block, q: float) -> float | None:
-    """Return the fixed point near q towards which q moves, or None if q moves to no fixed point."""
+    """Return the fixed point near q towards which q moves.
+
+    Return None if there is none, or if q alternates around it with growing distance.
+    """
     log = math.log(q)
 
     def moved(at: float) -> float:
         return math.log(block.size_after(math.exp(at))) - at
 
     found, first = _newton_of_sizes(block, q), moved(log)
-    if found is None or abs(first) < AT_REST or (math.log(found) - log) * first > 0:
+    if found is None or abs(first) < AT_REST:
         return found
+    if (math.log(found) - log) * first > 0:
+        return found if _slope_of_size(block, found) > -1 - SAME else None
     step = math.copysign(WALKED, first)
     for _ in range(round(abs(math.log(FARTHEST) / WALKED))):
         if moved(log + step) * first <= 0:
@@ -614,8 +631,7 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
         off = np.array([math.log(size) - log, cosine - x])
         if np.abs(off).max() < SETTLED:
             return math.exp(log), x
-        by_q, by_x = _slopes(block, math.exp(log), x)
-        matrix = np.array([[by_q[0] - 1, by_x[0]], [by_q[1], by_x[1] - 1]])
+        matrix = _matrix(block, math.exp(log), x) - np.eye(2)
         change = np.linalg.lstsq(matrix, -off, rcond=None)[0]
         log, x = log + change[0], min(1.0, x + change[1])
         if abs(log - math.log(q)) > 1:  # this far away, it is another fixed point
@@ -623,13 +639,16 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
     return None
 
 
+def _repels(block: _Block, q: float, x: float) -> bool:
+    """Whether streams near the fixed point (q, x), or near q if x is 1, move away from it."""
+    matrix = _matrix(block, q, x)
+    rates = matrix[0, 0] if x == 1 else np.linalg.eigvals(matrix)
+    return bool(np.max(np.abs(rates)) > 1 + SAME)
+
+
 def _settled(block: _Block, q: float, x: float, start: tuple[float, float]) -> DepthLaws:
-    if block.tokens is None:
-        slope = float(block.map(block.output).derivative(1)(x, q))
-        by_q, by_x = (_slope_of_size(block, q), 0.0), (0.0, slope)
-    else:
-        by_q, by_x = _slopes(block, q, x)
-    rates = np.linalg.eigvals(np.array([[by_q[0], by_x[0]], [by_q[1], by_x[1]]]))
+    by_q, by_x = _matrix(block, q, x).T
+    rates = np.linalg.eigvals(np.array([by_q, by_x]))
     # without coupling, q has its own rate
     coupled = abs(by_x[0] * by_q[1]) > 1e-12
     own, rate = (min(rates, key=abs), max(rates, key=abs)) if coupled else (by_q[0], by_x[1])
@@ -697,16 +716,16 @@ def _law_of(law: tuple[float, float] | None, tilt: float = 0.0) -> tuple[float, 
     return (-1 / power, (excess / k) ** (1 / power)) if excess > 0 else (tilt, math.nan)
 
 
-def _slopes(
-    block: _Block, q: float, x: float, h: float = 1e-5
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the derivatives of (log q, x) after the block with respect to those before it."""
+def _matrix(block: _Block, q: float, x: float, h: float = 1e-5) -> np.ndarray:
+    """Return the matrix of derivatives of (log q, x) after the block by those before it."""
+    slope = float(block.map(block.output).derivative(1)(x, q))
+    if block.tokens is None:
+        return np.diag([_slope_of_size(block, q), slope])
     up, down = block.step(q * math.exp(h), x), block.step(q * math.exp(-h), x)
     by_q = (math.log(up[0] / down[0]) / (2 * h), (up[1] - down[1]) / (2 * h))
-    slope = float(block.map(block.output).derivative(1)(x, q))
     one, other = min(x + h, 1.0), max(x - h, -1.0)
     sizes = [math.log(block.step(q, value)[0]) for value in (one, other)]
-    return by_q, ((sizes[0] - sizes[1]) / (one - other), slope)
+    return np.array([by_q, ((sizes[0] - sizes[1]) / (one - other), slope)]).T
 
 
 # -- streams that vanish or grow without end -------------------------------------------------------
@@ -717,6 +736,14 @@ def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
 
     ``path`` contains (log q, x) after each block.
     """
+    late = [log_q for log_q, _ in path[-RECENT:]]
+    changes = np.diff(late)
+    if len(path) > BLOCKS and min(changes) < -SETTLED and max(changes) > SETTLED:
+        raise KcalcError(
+            f"q does not settle: after {len(path) - 1} blocks it still alternates between "
+            f"{math.exp(min(late)):.6g} and {math.exp(max(late)):.6g}, and no depth law is known "
+            "for this case; use kc.depth_profile with as many blocks as you need"
+        )
     way = Way(block.step, 1 if path[-1][0] > path[-2][0] else -1)
     start = math.exp(path[0][0]), path[0][1]
     try:
@@ -782,8 +809,8 @@ def _led(block: _Block, way: Way, log_q: float, x: float, start: tuple[float, fl
         limit = block.attractor(math.exp(far), x)
         pace = pace_of(way, End(limit, 0.0, way.way * math.log(APART), PART))
     except KcalcError:
-        return _multiplied(block, math.exp(log_q), x, start)
-    if pace.kind == "exponential":
+        pace = None
+    if pace is None or pace.kind == "exponential":
         return _multiplied(block, math.exp(far), x, start)
     slope, law = block.slope(math.exp(far)), None
     if limit == 1 and abs(slope - 1) < LOOSE:
@@ -833,8 +860,7 @@ def _paced(
     changes = np.array([abs(way.moved(way.way * s, x)[0]) for s in pace.places])
     stretch, mean = _gradient_law(modes[0] / changes, pace)
     other, difference = _gradient_law(modes[1] / changes, pace)
-    if abs(other - stretch) > MODES:
-        difference = math.copysign(math.inf, float(modes[1][-1]))
+    difference *= _beside(other - stretch)
     return DepthLaws(
         "power", math.nan, growth, exponent, x, 1.0, -approach.power * pace.exponent, mean,
         difference, 1.0, stretch, approach.size * pace.amplitude**-approach.power,

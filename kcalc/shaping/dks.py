@@ -201,12 +201,12 @@ def dks(
     gated = gates_of(network, gates)
     plain, changes = prepared(network, activation, products=True, tokens=known, keeping=gated)
     alone = with_slopes(unmixed(plain), gated)
+    if not alone.nodes_of(Nonlinear):
+        raise KcalcError("all activations are gates, so there is nothing to shape")
     mu = maximal_slope(alone)
     reading = mu if subnetworks == "strict" else mu.forward
     _check_reach(plain, reading, zeta, bool(gated))
     slope = float(reading.inverse(zeta))
-    if not alone.nodes_of(Nonlinear):
-        raise KcalcError("all activations are gates, so there is nothing to shape")
     try:
         table = constants_of(alone, lambda phi: constants_for(phi, slope, wanted, free_slope))
     except OutOfReach as error:

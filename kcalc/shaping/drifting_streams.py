@@ -268,10 +268,13 @@ def pace_of(way: Way, end: End) -> Pace:
         return abs(way.moved(way.way * place, end.x)[0])
 
     start, part = way.way * end.log_q, end.part
-    while change(start) < SMALL and change(start - part) < SLOW:
+    while change(start) < SMALL and change(start) * (1 + HALVES) < change(start - part) < SLOW:
         start -= part
     grid = map(float, start + part * np.arange(-4.0, 7.0))
     known = [(place, change(place)) for place in grid]
+    rates = [value for _, value in known]
+    if max(rates) < 1.01 * min(rates):
+        return Pace("exponential", rates[-1], 0.0, 0.0, tuple(place for place, _ in known))
     known = [(place, value) for place, value in known if value > READ][-WINDOW:]
     if len(known) < 4:
         raise KcalcError(_lawless(way, end.log_q))

@@ -123,13 +123,10 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     cosines = c_map(repeated)
     notes = (*cosines.assumptions, *_about_kept(level, q_rate))
     points = [p for p in cosines.fixed_points(level) if p.value >= -1e-12]
-    if not points:  # C is the identity, or 1 is not repelling: every c stays, or c -> 1
-        identity = abs(float(cosines(0.5, level)) - 0.5) < 1e-12
-        if identity:
-            raise KcalcError(
-                "the C map of the block is the identity at q*: every c value stays unchanged"
-            )
-        return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate, notes)
+    if not points:
+        raise KcalcError(
+            "the C map of the block is the identity at q*: every c value stays unchanged"
+        )
     best = min(points, key=lambda p: abs(p.slope))
     return DepthLimit(level, best.value, best.slope, q_rate, notes)
 

@@ -417,7 +417,7 @@ def slope_of(phi: Any) -> float:
     m = converged_moments(phi, 0.0, 0.0)
     square = m.variance + m.mean**2
     if not square > 0:
-        raise KcalcError(f"{phi.name} is zero everywhere, so it has no C map")
+        raise KcalcError(f"{phi.name} vanishes (or underflows) at q = 1, so it has no C map")
     return 1 + (m.excess - m.mean**2) / square
 
 

@@ -332,8 +332,8 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
         variance, mean = m.variance, m.mean
     if not variance > 0:
         raise KcalcError(
-            f"{phi.name}({input_scale:g} x) is constant for x ~ N(0, 1), up to double precision; "
-            "choose another input_scale"
+            f"activation {phi.name!r} is constant up to double precision at input scale "
+            f"{input_scale:g}; choose another input_scale"
         )
     deviation = math.sqrt(variance)
     delta = None if abs(mean) <= 1e-15 * deviation else -mean

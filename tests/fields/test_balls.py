@@ -92,6 +92,8 @@ CONSTANTS = [
         sp.EulerGamma,
         sp.sqrt(2 / sp.pi),
         sp.asinh(1) ** 3,
+        sp.pi**sp.E,
+        sp.Abs(sp.Rational(-3, 2), evaluate=False),
     ),
     sp.real_roots(_X**5 - _X - 1)[0],
 ]
@@ -150,6 +152,16 @@ def test_flint_version_has_what_is_used():
 
 
 def test_functions_without_a_ball_method_are_named():
-    for expr in (sp.zeta(3), sp.besselj(0, sp.Integer(1)), sp.Function("f")(1)):
+    for expr in (
+        sp.S.TribonacciConstant,
+        sp.zeta(3),
+        sp.besselj(0, sp.Integer(1)),
+        sp.Function("f")(1),
+    ):
         with refused(f"ball arithmetic does not support {type(expr).__name__}"):
             FIELD.number(expr)
+
+
+def test_the_excess_of_tiny_gaps():
+    gap = FIELD.number(2.0**-400)  # t^3 / 3 with t = sqrt(2 u)
+    assert float(FIELD.sine_excess(gap) / gap**1.5) == pytest.approx(8**0.5 / 3, rel=1e-15)

@@ -99,6 +99,11 @@ def test_jets_over_jax():
 # --- C maps ---------------------------------------------------------------------------------------
 
 
+def test_what_is_no_cosine_is_refused():
+    with refused(r"a cosine and must be in \[-1, 1\]"):
+        kc.c_map(kc.architectures.vanilla(1, "relu"))(jnp.asarray(1.5))
+
+
 def test_what_jax_cannot_do_is_said():
     tanh, gap = kc.activation("tanh"), jnp.asarray(0.3)
     with refused("q1.*concrete"):

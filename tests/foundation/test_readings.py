@@ -58,3 +58,5 @@ def test_architectures_of_guests_are_found_by_name() -> None:
     assert ("arrays", "Attend") in RULES
     with pytest.raises(AttributeError, match="nonsense"):
         _ = kc.architectures.nonsense
+    with pytest.raises(AttributeError, match="'kcalc.shaping' has no attribute 'nonsense'"):
+        _ = kc.shaping.nonsense

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import sympy as sp
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.foundation.formulas import exact, rounded
@@ -86,6 +87,16 @@ def test_derivatives_of_q_maps_and_of_integrals() -> None:
     assert r"\frac{\mathrm{d}^{2}}{\mathrm{d}c^{2}}" in bent and "''" in bent
     with refused("order 4"):
         kc.c_map(A.vanilla(2, "erf")).derivative(5).latex()
+
+
+def test_several_outputs_and_derivatives_at_the_ends() -> None:
+    ends = ("a", L.Affine()), ("b", L.Nonlinear("erf"))
+    assert "{a}: \\mathcal{C} = c" in kc.c_map(wired(*ends, outputs=("a", "b"))).latex()
+    one = kc.c_map(A.vanilla(1, "tanh")).symbolic(*sp.symbols("q_1 q_2", positive=True))
+    assert r"(c, q, p\right) = \frac{1}{\sqrt{\mathcal{Q}_{\mathrm{tanh}}" in one.latex()
+    net = kc.chain(L.Affine(), L.Nonlinear("sign"), L.Affine(), L.Nonlinear("relu"))
+    with refused("'nonlinear_2': the derivative of order 2 .* use .c. < 1"):
+        kc.c_map(net).derivative(2)(1.0)
 
 
 def test_reasons_for_no_closed_form() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
+from wiring import wired
 
 import kcalc as kc
 
@@ -14,6 +15,7 @@ RELU = kc.activation("relu").c_map
 ONE_LAYER = kc.ntk(kc.architectures.vanilla(1, "relu", sigma_w=2**0.5))
 
 
+TWO = wired(("a", kc.layers.Affine()), ("b", kc.layers.Affine(), "x"))
 ONE_TOKEN = kc.chain(kc.layers.Input(), kc.layers.Affine())
 
 
@@ -80,6 +82,8 @@ def test_deep_and_chaotic_kernels_and_other_q() -> None:
         (lambda: RELU.sphere_eigenvalues(3, -1), "max_degree"),
         (lambda: RELU.sphere_eigenvalues(3, 30000), "max_degree"),
         (lambda: RELU.sphere_eigenvalues(3, 3, q=0), "q"),
+        (lambda: RELU.sphere_eigenvalues(10**8, 3), "dimension must be at most 10000000"),
+        (lambda: kc.ntk(TWO).sphere_eigenvalues(3, 3), "need one output, but .* has 2: a, b"),
         (lambda: kc.token_map(ONE_TOKEN, tokens=4).sphere_eigenvalues(3, 3), "tokens"),
     ],
 )

@@ -34,6 +34,9 @@ test_bad_pieces_are_refused = refusals(
         (lambda: A.resnet_v2(7), "depth must be 50, 101 or 152 for a ResNet, got 7"),
         (lambda: A.wide_resnet(251), "250 and 256"),
         (lambda: A.vanilla(3, "tanhh"), "tanh"),
+        (lambda: A.preconditioned_block(8, 8, 4, shortcut_weight=0), "pass shortcut_weight > 0"),
+        (lambda: A.vit(image_shape=(8, 8, 8)), "must be .height, width.* got .8, 8, 8"),
+        (lambda: kc.token_mixing.preserving(np.ones((1, 4097)), np.eye(2)), "4097 tokens; the max"),
     ]
 )
 
@@ -79,3 +82,12 @@ def test_builders_that_take_weights_take_biases() -> None:
     for make in makers:
         names = inspect.signature(make).parameters
         assert ("sigma_w" in names) == ("sigma_b" in names), make
+
+
+def test_layers_of_papers_are_counted() -> None:
+    net = A.preactivation_resnet50(10, (32, 32), 8)
+    kernels = [net.layer(node).kernel for node in net.nodes_of(Affine)]
+    assert len(kernels) == 1 + 3 * 16 + 4 + 1  # four shortcuts, which change widths
+    assert sum(kernel in (3, (3, 3)) for kernel in kernels) == 3 + 4 + 6 + 3
+    net = A.vit(1, 64, 2, patch=4, image_shape=(8, 8), classes=None)
+    assert net.outputs == ("pool",)

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 import sympy as sp
 from refusals import refusals, refused
@@ -16,15 +17,22 @@ from wiring import wired
 from kcalc import GraphError, Network, architectures, chain, residual
 from kcalc.network.layers import (
     Affine,
+    BatchNorm,
     Concat,
     Dropout,
+    GroupNorm,
     Identity,
     Input,
     Nonlinear,
     Opaque,
+    PixelShuffle,
     Pool,
     Scale,
+    StopGradient,
     Sum,
+    SurrogateGradient,
+    TokenMix,
+    layer_of,
 )
 
 w = sp.Symbol("w", positive=True)
@@ -52,6 +60,8 @@ BAD = {
     "empty slots": (lambda g: g.add_edge("x", "s", slot=()), "'x' -> 's' has slot=\\(\\)"),
     "two inputs to one": (lambda g: g.add_edge("a", "b"), "'b' \\(Affine\\) has 2 inputs"),
     "no input": (lambda g: g.remove_node("x"), "has 0 inputs"),
+    "slot of one": (lambda g: g.edges["x", "a"].update(slot=1), "the 1 inputs take slots 0"),
+    "read input": (lambda g: g.add_edge("s", "x"), "'x'.*has 1 inputs.*an Input reads nothing"),
     "widths": (lambda g: g.nodes["b"].update(layer=Affine(9)), "different widths"),
     "weights": (lambda g: g.nodes["s"].update(layer=Sum((1, 1, 1))), "3 weights for 2 inputs"),
     "groups": (
@@ -155,6 +165,7 @@ def test_subs_replaces_symbols_by_symbol_or_name() -> None:
 
 test_bad_layers_are_refused = refusals(
     [
+        (lambda: chain(Affine(6), PixelShuffle(2)), "'pixelshuffle_1': the 6 channels.* of 4"),
         (lambda: Affine(features=-3), "features must be a positive integer"),
         (lambda: Affine(features=2.5), "features must be a positive integer"),
         (lambda: Affine(features=sp.exp(sp.exp(1000))), "positive integer"),
@@ -235,3 +246,22 @@ def test_pieces_of_several_outputs_are_not_put_into_chains():
         GraphError, match="a piece needs one input and one output, but .* 1 inputs and 2 outputs"
     ):
         chain(Affine(), piece)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        *(GroupNorm(2), BatchNorm(), TokenMix(np.eye(2)), Pool("mean", 2, 2), Dropout(0.3)),
+        *(StopGradient(), SurrogateGradient("sign", "tanh")),
+    ],
+)
+def test_layers_of_single_operations(layer: Any) -> None:
+    net = chain(Affine(4), layer, Affine(3))
+    ((_, op, _),) = net.operations_of(list(net)[2])
+    assert layer_of(op) == layer
+
+
+def test_booleans_of_numpy_and_symbols_that_cancel() -> None:
+    assert Affine(trained=np.False_).trained is False
+    net = residual(Affine(), (1 - w**2) / (1 + w**2), 2 * w / (1 + w**2))
+    assert net.normalised() == net

@@ -59,3 +59,17 @@ def test_laws_of_homogeneous_blocks_at_any_q(q: float) -> None:
         u, slope = u - (math.sin(t) - t * math.cos(t)) / math.pi, slope * (1 - t / math.pi)
     assert law.derivative_prefactor == pytest.approx(slope * (law.prefactor / u) ** 1.5, rel=3e-3)
     assert _at_zero([(h, 3 + h * h) for h in (1, 0.5, 0.25)])[0] == pytest.approx(3)
+
+
+@pytest.mark.parametrize(("cosine", "derivative"), [(1, math.nan), (-1, 0)])
+def test_derivatives_at_the_ends(cosine: float, derivative: float) -> None:
+    """C'(1) = 1 and C'(-1) = 0 of relu, so there is no power law, or its factor is 0."""
+    found = depth_laws(chain(Affine(sigma_w=2**0.5), Nonlinear("relu")), token_cosine=cosine)
+    assert found.derivative_prefactor == pytest.approx(derivative, nan_ok=True)
+
+
+def test_gelu_is_relu_at_large_q() -> None:
+    found = depth_laws(chain(Affine(sigma_w=1.6), Nonlinear("gelu")))
+    assert found.growth == pytest.approx(1.28) and found.tangent_ratio == 0.25
+    assert found.cosine_prefactor == pytest.approx(4.5 * math.pi**2, rel=1e-3)
+    assert math.isnan(found.derivative_prefactor)  # the map changes with q

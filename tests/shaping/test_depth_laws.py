@@ -9,6 +9,7 @@ import mpmath as mp
 import pytest
 import sympy as sp
 from refusals import refusals
+from wiring import wired
 
 import kcalc as kc
 from kcalc import activation, chain, depth_laws, repeat, residual
@@ -89,6 +90,12 @@ test_what_has_no_law_is_refused = refusals(
             "faster than any exponential",
         ),
         ("vanilla", {}, "Network"),
+        (
+            residual(chain(Affine(sigma_w=0.1), Nonlinear("exp"), Affine())),
+            {},
+            "no depth law at large q: a Gaussian moment of activation 'exp'",
+        ),
+        (wired(("a", Affine()), ("b", Affine(), "x")), {}, "one input and one output"),
     ],
     lambda net, options: depth_laws(net, **options),
 )
@@ -120,3 +127,9 @@ def test_cosines_of_pre_norm_relu_streams_approach_1_like_a_power_of_the_logarit
     assert f"{4.5 * math.pi**2:.6g} (ln L)^-2" in found.assumptions[-1].text
     smooth = depth_laws(residual(chain(RMSNorm(), Affine(), Nonlinear("tanh"))))
     assert f"L^{smooth.cosine_exponent:.4g}," in smooth.assumptions[-1].text
+
+
+@pytest.mark.parametrize(("cosine", "words"), [(1, "a power of ln L"), (0.3, "here cosine 0.3")])
+def test_linear_branches_keep_cosines(cosine: float, words: str) -> None:
+    found = depth_laws(residual(chain(RMSNorm(), Affine())), token_cosine=cosine)
+    assert found.cosine == cosine and words in found.assumptions[-1].text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import mpmath as mp
@@ -174,7 +175,34 @@ def test_q_that_vanishes_faster_than_any_exponential() -> None:
     way = Way(lambda q, x: (q - q * q, x + q**3 * x), -1)
     law = approach_of(way, Pace("power", 0.0, 1.0, 1.0, (9.0, 9.5, 10.0)), 0.5)
     assert (law.power, law.size) == (2, pytest.approx(0.5 / 2, rel=1e-4))
+    law = approach_of(Way(lambda q, x: (q - q * q, x), -1), Pace("power", 0, 1, 1, (9, 9.5)), 0.5)
+    assert law.frozen and law.power == math.inf  # cosines stay
     # q ~ L and log-gradients that change by 3 / sqrt(L) per block add up to 6 sqrt(L)
     pace = Pace("power", 0.0, 1.0, 1.0, (1.0, 2.0, 3.0, 4.0, 5.0))
     stretched = _gradient_law(3 * np.exp(0.5 * np.array(pace.places)), pace)
     assert stretched == pytest.approx((0.5, 6.0))
+
+
+@pytest.mark.slow
+def test_streams_leave_points_that_repel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``x + x^3``: Q = v + 6 v^2 + 15 v^3 with v = s q, which has slope > 1 at its fixed point."""
+    monkeypatch.setattr(import_module("kcalc.shaping.depth_laws"), "BLOCKS", 20)
+    s = 0.9
+    q = (math.sqrt(36 + 60 * (1 / s - 1)) - 6) / 30 / s
+    found = depth_laws(block(activation(X + X**3), s**0.5), q=1.0001 * q)
+    assert (found.law, found.growth, found.cosine) == ("exponential", math.inf, 0)
+
+
+@pytest.mark.parametrize(
+    ("phi", "sigma_w", "cosine"),
+    [("relu", 1.41421356, 1), ("relu", 1.414214, 1), ("identity", 1 + 1e-9, 0.5)],
+)
+def test_homogeneous_blocks_beside_criticality(
+    phi: str, sigma_w: float, cosine: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("kcalc.shaping.depth_laws"), "BLOCKS", 9)
+    found = depth_laws(block(phi, sigma_w), token_cosine=0.5)
+    assert (found.law, found.cosine) == ("exponential", pytest.approx(cosine))
+    growth = sigma_w**2 / (2 if phi == "relu" else 1)
+    assert found.growth == pytest.approx(growth, rel=1e-13)
+    assert found.gradient_mean == pytest.approx(growth, rel=1e-12)

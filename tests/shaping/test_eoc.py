@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 from refusals import refusals, refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc import chain
-from kcalc.network.layers import Affine, Input, Nonlinear
+from kcalc.network.layers import Affine, Concat, Input, Nonlinear, RMSNorm
 from kcalc.shaping import edge, edge_curve
 
 A = kc.architectures
@@ -52,3 +53,12 @@ def test_several_activations_share_q() -> None:
     assert s.constants["tanh"].sigma_w != s.constants["erf"].sigma_w
     with refused("pass q"):
         kc.shape(net, method="eoc", sigma_b=0.1)
+    mixed = wired(
+        ("a", Affine()),
+        ("n", Nonlinear("tanh")),
+        ("r", RMSNorm()),
+        ("c", Concat(), "r a"),
+        ("o", Affine()),
+    )
+    with refused("'o' reads the output of RMSNorm, whose q is not determined by the edge"):
+        kc.shape(mixed, method="eoc")

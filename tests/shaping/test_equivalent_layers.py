@@ -17,6 +17,7 @@ from kcalc.network.layers import (
     Concat,
     Dropout,
     Flatten,
+    GroupNorm,
     Identity,
     Input,
     LayerNorm,
@@ -24,6 +25,7 @@ from kcalc.network.layers import (
     Pool,
     RMSNorm,
     Scale,
+    Sum,
 )
 
 SHIFTED = activation("softplus").transformed(0.5, 0.2, 1.5, -0.8)
@@ -115,3 +117,12 @@ def test_padding_in_numbers() -> None:
         for padding in (0, (0, 0))
         for a in equivalent_parameters(net(padding)).assumptions
     )
+
+
+def test_sums_that_no_output_reads_directly_and_norms_over_positions() -> None:
+    bent = activation("tanh").transformed(1.2, 0.1, 2, 0.3)  # 2 (tanh(1.2 x + 0.1) + 0.3)
+    ways = [("n", Nonlinear(bent)), ("b", Affine(4), "x"), ("m", Nonlinear(bent))]
+    net = wired(("a", Affine(4)), *ways, ("s", Sum(), "n m"), ("p", Affine(4)), features=3)
+    check(net, np.random.default_rng(0))
+    with refused("the output scale .*'nonlinear_1' cannot be absorbed: 'groupnorm_1' reads it"):
+        equivalent_parameters(chain(Input(3), Affine(4), Nonlinear(bent), GroupNorm(2), Affine(2)))

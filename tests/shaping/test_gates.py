@@ -22,6 +22,15 @@ def gated():
     )
 
 
+ONLY = wired(
+    ("a", Affine()),
+    ("g", Nonlinear("sigmoid")),
+    ("b", Affine(), "x"),
+    ("p", Product(), "g b"),
+    ("w", Affine()),
+)
+
+
 def test_networks_without_gates_have_no_option_for_them():
     assert "gates" not in kc.shape(kc.architectures.vanilla(2), gates="normalise").options
 
@@ -31,3 +40,5 @@ def test_refusals_name_the_option():
         kc.shape(gated())
     with refused("way to shape gates"):
         kc.shape(gated(), gates="open")
+    with refused("all activations are gates, so there is nothing to shape"):
+        kc.shape(ONLY, gates="normalise", zeta=3)

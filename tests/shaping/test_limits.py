@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
+from typing import Any
 
 import mpmath
 import pytest
@@ -59,6 +61,16 @@ def test_q_values_that_alternate_have_no_limit() -> None:
     kept = depth_limit(cubed(20.0), q=fixed)  # a limit for this q alone
     assert kept.q == fixed
     assert any("repelling" in n.text and "-1.42321" in n.text for n in kept.assumptions)
+
+
+@pytest.mark.parametrize("sigma_w", [20.0, 2.2])
+def test_q_values_that_alternate_have_no_law(monkeypatch: Any, sigma_w: float) -> None:
+    monkeypatch.setattr(import_module("kcalc.shaping.depth_laws"), "BLOCKS", 20)
+    path = [1.0]
+    for _ in range(20):
+        path.append(sigma_w**2 * (1 + 4 * path[-1]) ** -1.5)
+    with refused(f"alternates between {min(path[-9:]):.6g} and {max(path[-9:]):.6g}"):
+        kc.depth_laws(cubed(sigma_w))
 
 
 @pytest.mark.parametrize("sigma_w", [1.0, 1.5, 1.6])

@@ -36,3 +36,12 @@ def test_growth_without_end_has_no_fixed_point() -> None:
     assert np.all(found.depth[:, 1] == math.inf) and np.all(found.c[:, 1] == 1)
     assert np.isnan(found.depth[:, 2]).all() and np.isnan(found.chi[:, 2]).all()
     assert np.isnan(phase_diagram("gelu", [1.0, math.sqrt(2)], [0.1, 0.5]).q[1, 1])
+
+
+def test_odd_activations_without_biases_forget_cosines() -> None:
+    """In the chaotic phase c tends to 0, where the slope is w^2 (E sech^2)^2."""
+    found = phase_diagram("tanh", [0.5, 1.5], [0.0, 5.0])
+    assert found.c.tolist() == [[1, 0], [1, 1]]
+    z, w = np.polynomial.hermite_e.hermegauss(180)
+    slope = w @ np.cosh(found.q[0, 1] ** 0.5 * z) ** -2 / w.sum()
+    assert found.rate[0] == pytest.approx([0.25, (1.5 * slope) ** 2], rel=1e-9)

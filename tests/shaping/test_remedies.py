@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from refusal_networks import networks
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.foundation.guests import METHODS as PLACES
 from kcalc.foundation.guests import MissingGuest
+from kcalc.network.layers import Affine, Nonlinear, Product
 from kcalc.shaping import METHODS, Remedy, works
 
 A = kc.architectures
@@ -30,6 +33,23 @@ def test_a_remedy_with_a_value_that_only_the_user_knows_is_not_tried() -> None:
     assert {remedy.method for remedy in error.value.remedies} <= {"dks", "tat"}
     assert error.value.remedies
     assert not any(works(remedy, networks()["tokens"]) for remedy in error.value.remedies)
+
+
+def test_remedies_of_many_products_and_of_attention() -> None:
+    steps: list[tuple[Any, ...]] = []
+    for i in range(20):
+        below = f"p{i - 1}" if i else "x"
+        steps += [(f"a{i}", Affine(), below), (f"b{i}", Affine(), below)]
+        steps += [(f"p{i}", Product(), f"a{i} b{i}")]
+    net = wired(*steps, ("n", Affine()), ("t", Nonlinear("tanh")), ("o", Affine()))
+    with refused("'p0' is a Product") as error:  # slopes of 2^20 are too large for dks
+        kc.shape(net, method="eoc")
+    (remedy,) = error.value.remedies
+    assert remedy.method == "normalisation" and works(remedy, net)
+    bare = A.transformer_stack(1, 8, 2, "relu", placement="none", shortcut_weight=0)
+    with refused("eta = 0.9 is not reachable") as error:
+        kc.shape(bare, method="edge", mlp="tat", tokens=4)
+    assert not error.value.remedies  # they cannot shape attention
 
 
 def test_a_remedy_prints_as_the_call_that_it_is() -> None:

@@ -16,7 +16,17 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc import UnreachableTarget, chain, residual, with_residual_weights
-from kcalc.network.layers import Affine, BatchNorm, Input, Layer, LayerNorm, Nonlinear, RMSNorm, Sum
+from kcalc.network.layers import (
+    Affine,
+    BatchNorm,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    RMSNorm,
+    Sum,
+)
 from kcalc.shaping import residual_weights
 
 A = kc.architectures
@@ -238,3 +248,14 @@ def test_networks_that_cannot_be_weighted() -> None:
         kc.shape(normed, method="residual_weights", scheme="de_smith")
     with refused("jumps"):
         kc.shape(A.rescaled_resnet(3), "sign", method="residual_weights", scheme="slope", slope=2)
+
+
+def test_shortcuts_that_only_pass_and_activations_that_vanish() -> None:
+    ways = (("n", Nonlinear("relu")), ("b", Affine()), ("i", Identity(), "a"))
+    net = wired(("a", Affine()), *ways, ("s", Sum((1, 1)), "i b"), ("o", Affine()))
+    found = kc.shape(net, method="residual_weights").network.layer("s")
+    assert found.weights == pytest.approx((0.5**0.5, 0.5**0.5))
+    zero = kc.activation(sp.Max(0, sp.Symbol("x") - 60))
+    branch = residual(chain(Affine(), Nonlinear(zero), Affine()))
+    with refused(r"Max\(0, x - 60\) vanishes \(or underflows\) at q = 1"):
+        kc.shape(branch, method="residual_weights", scheme="slope", slope=1.2)

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 from refusals import refusals
 
 import kcalc as kc
 from kcalc import chain
 from kcalc.network.layers import Affine, Input, Nonlinear
 
-A = kc.architectures
+A, X = kc.architectures, sp.Symbol("x", real=True)
 
 # Klambauer et al. 2017
 SELU_SCALE = 1.0507009873554804934193349852946
@@ -35,6 +36,8 @@ test_bad_input = refusals(
         ("tanh", {"input_scale": 0}, "input_scale"),
         ("tanh", {"input_scale": float("nan")}, "input_scale"),
         ("tanh", {"zeta": 1.5}, "input_scale"),
+        (sp.sin(3000 * X) * sp.exp(X), {"parameters": "halves"}, "varies too fast"),
+        (1 + sp.Max(0, X - 60), {}, "is constant up to double precision at input scale 1"),
     ],
     lambda name, options: shaped(name, **options),
 )

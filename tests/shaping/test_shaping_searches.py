@@ -19,6 +19,7 @@ from kcalc.network.layers import Affine, Input, Layer, Nonlinear
 from kcalc.shaping import choose_branch, limits
 from kcalc.shaping.absorption import Relation
 from kcalc.shaping.block_slopes import _insert_extremum, _mixed
+from kcalc.shaping.conditions import Equations
 from kcalc.shaping.constants import Constants
 from kcalc.shaping.dks import _missed
 from kcalc.shaping.eoc import _nearest, edge_curve, variances
@@ -55,6 +56,10 @@ def test_a_linear_map_has_no_slope_but_1() -> None:
     assert choose_branch._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False, 0.0)
     with pytest.raises(UnreachableTarget, match="no input scale and shift in the search range"):
         choose_branch.solve_least(TANH, 1e9)
+    with pytest.raises(UnreachableTarget, match=r"softplus the slope.* is about C'\(1\) = 1.466"):
+        choose_branch.solve_scale(activation("softplus"), 30.0, (0.0,))  # relu: pi / (pi - 1)
+    assert choose_branch._crossing(activation("exp"), 0.7, 0.0, (1.0, 3.0)) is None
+    assert Equations(1, 1, (1, 2), (2, 4), None).step is None
 
 
 # -- limits ----------------------------------------------------------------------------------------
@@ -84,6 +89,9 @@ def test_the_flow_at_its_ends() -> None:
     assert limits.flow(0.0, limits.flow_time(half)) == pytest.approx(half, rel=1e-12)
     with refused("number.*0.*-1"):
         limits.flow(0.5, -1)
+    w = math.pi * 4.50994 / 30  # the published time, over the depth
+    slope = (1 - w) / (1 + math.sqrt(w * (2 - w)))
+    assert limits.flow_slope(A.vanilla(30, "relu"), 0.9) == pytest.approx(slope, rel=1e-5)
     for eta in (0, 1):
         with refused(rf"eta must lie in \(0, 1\), got {eta}"):
             limits.flow_slope(A.vanilla(20, "relu"), eta)
@@ -171,6 +179,9 @@ def test_constants_that_miss_their_conditions() -> None:
     wrong = Constants(activation(sp.tanh(X) + sp.sin(X) / 8), 1.0, 0.0, 1.0, 0.0)
     with pytest.raises(UnreachableTarget, match=r"miss .* by .*smaller zeta"):
         list(_missed([wrong], {"Q(1)": 1.0}))
+    scale = wrong.activation.second_moment(1.0) ** -0.5 * (1 + 1e-8)
+    (note,) = _missed([Constants(wrong.activation, None, None, scale, None)], {"Q(1)": 1.0})
+    assert "meets Q(1) only to within 2.0e-08" in note
 
 
 def test_parameters_that_do_not_fit() -> None:

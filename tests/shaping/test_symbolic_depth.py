@@ -107,3 +107,9 @@ test_what_does_not_close_is_refused = refusals(
         (lambda: vanilla_maps("relu", sigma_w=-1), "> 0"),
     ]
 )
+
+
+def test_the_gap_of_smooth_activations_at_criticality() -> None:
+    """C = (1 + c^2) / 2, so that u' = u - u^2 / 2."""
+    phi = kc.activation((sp.Symbol("x") ** 2 - 1) / sp.sqrt(2) + 1)
+    assert vanilla_maps(phi, L, sigma_w=sp.sqrt(2) / 2, q=2).gap == 2 / L

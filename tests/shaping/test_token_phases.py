@@ -9,10 +9,11 @@ import matplotlib
 matplotlib.use("Agg")
 import pytest
 from refusals import refusals
+from wiring import wired
 
 import kcalc as kc
 from kcalc import depth_laws, repeat, token_gain, token_phases
-from kcalc.network.layers import Affine
+from kcalc.network.layers import Affine, Attend, RMSNorm
 from kcalc.shaping.token_phases import with_gains
 
 A = kc.architectures
@@ -52,6 +53,10 @@ test_other_arguments_are_refused = refusals(
             "no weights for the gains",
         ),
         (lambda: token_gain(stack(), T, "keys", slope=1.0), "keys"),
+        (
+            lambda: with_gains(wired(("n", RMSNorm()), ("a", Attend(), "n x x")), {"scores": 2}),
+            "'a' reads its queries from 'n', which is not an Affine",
+        ),
         (lambda: token_gain(stack(), T, "values"), "one of the targets"),
         (lambda: token_gain(stack(), T, "values", length=1.0), "length"),
     ]

@@ -10,6 +10,7 @@ import torch
 from modern_zoo import Model
 from refusals import refusals, refused
 from torch.nn import functional
+from wiring import wired
 
 import kcalc as kc
 from kcalc import architectures
@@ -47,6 +48,20 @@ def test_closed_forms_of_one_block() -> None:
     ) and f"identity: {s.identity:.6g}" in str(s)
 
 
+def test_centred_attention_keeps_equal_tokens() -> None:
+    """``a I + A - 1 1^T / T`` has slope 1 at equal tokens, so that only the MLP counts."""
+    s = edge(
+        stack(1, 64, 2, "tanh", placement="none", shortcut_weight=0),
+        tokens=8,
+        token_cosine=1,
+        centre=1,
+    )
+    assert (s.identity, *s.value_gains.values()) == pytest.approx((1, 1))
+    assert s.values["token slope"] == pytest.approx(1.5)
+    with refused("only a model that kcalc has read"):
+        s.edits_on(None)
+
+
 def block(*sums: Any) -> kc.Network:
     """Attention beside a shortcut, two MLP branches f and g, and the sums that are given."""
     L = kc.layers
@@ -78,6 +93,16 @@ def block(*sums: Any) -> kc.Network:
 def added(name: str, *parents: str) -> Any:
     """A step that adds nodes up."""
     return name, kc.layers.Sum((1,) * len(parents)), parents
+
+
+L, SUM = kc.layers, kc.layers.Sum()
+
+
+def heads(below: str = "x", number: Any = "", reads: str = "q{0} k{0} v{0}") -> list[Any]:
+    """Attention to a node, and its output map."""
+    ways = [(f"{name}{number}", L.Affine(), below) for name in "qkv" if name in reads]
+    heads = (f"a{number}", L.Attend(), reads.format(number))
+    return [*ways, heads, (f"o{number}", L.Affine())]
 
 
 TWO, BARE = stack(2, 64, 2), stack(2, 64, 2, placement="none", shortcut_weight=0)
@@ -141,6 +166,34 @@ REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
     "sink": (attending(sink=True), {}, "not a plain softmax"),
     "centre": (attending(centre=0.5), {}, "centre must be 0 or 1.*got 0.5"),
     "tokens": (TWO, {"tokens": 1}, "tokens"),
+    "tat": (TWO, {"activation": "tanh", "mlp": "tat"}, "by mlp='dks'.*got mlp='tat'"),
+    "far scores": (BARE, {"tokens": 8, "centre": 1, "score_variance": 1e9}, "found no constants"),
+    "BatchNorm": (wired(*heads(), ("n", L.BatchNorm())), {}, "'n' is a BatchNorm.*drop it with"),
+    "no stream": (
+        wired(
+            ("y", L.Input()), ("x", L.Input()), *heads(), ("f", L.Affine(), "y"), ("s", SUM, "o f")
+        ),
+        {},
+        "'s' is not a residual block of two addends",
+    ),
+    "two parts": (
+        wired(*heads(), ("s", SUM, "x o"), *heads("s", 2)),
+        {},
+        "'a2' attends outside all residual blocks, but node 'a' attends inside one",
+    ),
+    "other keys": (wired(*heads(reads="q x x")), {}, "'a' takes .* from different feature maps"),
+    "two readers": (wired(*heads(), ("p", L.Affine(), "a")), {}, "'a' must be read by a single"),
+    "read before": (
+        wired(
+            ("e", L.Affine()),
+            *heads("e"),
+            ("s", SUM, "e o"),
+            ("f", L.Affine(), "x"),
+            ("z", SUM, "s f"),
+        ),
+        {},
+        "after 'e', the entry of the first block, also read 'x'",
+    ),
 }
 
 
@@ -285,4 +338,12 @@ APART: dict[str, tuple[kc.Network, str]] = {
 def test_layers_are_multiplied_for_one_sum_only(net: kc.Network, words: str) -> None:
     s = edge(net, tokens=4, growth=1.5, gradient_difference=1.08)
     with refused(words):
+        s._factors()
+
+
+def test_normalised_sums_change_shortcuts() -> None:
+    s = edge(wired(("n", L.RMSNorm()), *heads("n"), ("s", L.Sum((0.6, 0.8)), "x o")), tokens=4)
+    assert sum(weight**2 for weight in s.weights["s"]) == pytest.approx(1)
+    assert s.weights["s"] != (0.6, 0.8)
+    with refused("'s': its shortcut weight changes"):
         s._factors()
