@@ -83,8 +83,9 @@ class Fold:
 
     ``edges`` is {array: [(array that it reads, factor of the gradient)]}. ``settled`` is {function:
     (factor by which its input must be multiplied, whether the input is a sum of products of two
-    feature maps)}, and ``sized`` is {output: the factor by which it must be multiplied}. ``behind`` is {weights, or (weights, "bias"): the power by which the model multiplies
-    them}, and ``after`` is {weights: the power by which it multiplies their output, including a bias}.
+    feature maps)}, and ``sized`` is {output: the factor by which it must be multiplied}. ``behind``
+    is {weights, or (weights, "bias"): the power by which the model multiplies them}, and ``after``
+    is {weights: the power by which it multiplies their output, including a bias}.
     ``guessed`` lists operations without a rule. ``columns`` is {weights: the parts of a
     concatenation that they read}. ``codes`` lists operations that normalise the result of a
     readout. ``shares`` is {weights: the growth of the number of positions that share them}.

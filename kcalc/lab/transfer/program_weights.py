@@ -232,10 +232,8 @@ def recurrent(f: Fold, step: Step) -> Found:
                 f.bias(step, use, group[2 + place])
             if first and place == 0:
                 f.edge(step, step.args["input"], f.backward_of(use))
-    hidden = step.args.get("hx")
-    for ref in leaves(hidden):
-        if isinstance(ref, Ref):
-            f.edge(step, ref, ONE)
+    for ref in leaves(step.args["hx"]):
+        f.edge(step, ref, ONE)
     return several(
         step, [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
     )
