@@ -152,6 +152,8 @@ def _check_carries(op: Any, node: Node) -> None:
             return
     if isinstance(op, P.Mask) and op.rate == 0:
         return
+    if isinstance(op, P.Fresh):
+        return  # weights on the stream are rejected elsewhere
     what = {P.Post: "a function", P.Mask: "dropout", P.Prod: "a gate", P.Window: "pooling"}
     word = next((text for kind, text in what.items() if isinstance(op, kind)), type(op).__name__)
     raise KcalcError(
