@@ -141,3 +141,6 @@ def test_streams_of_mixtures() -> None:
     branch = kc.chain(L.RMSNorm(), L.MoE(EXPERT, 4, 2))
     net = kc.architectures.hyper_connected(branch, 1, 1, [[1]], [1], [1], readout="sum")
     assert kc.c_map(net)(0.5) == pytest.approx(float(kc.c_map(kc.residual(branch, 1, 1))(0.5)))
+    both = kc.chain(L.RMSNorm(), L.MoE(EXPERT, 8, 2, shared=L.Affine(sigma_w=3)))
+    net = kc.architectures.hyper_connected(both, 1, 1, [[1]], [1], [1], readout="sum")
+    assert kc.q_map(net)(1.0) == pytest.approx(1 + 0.553763041186 + 9, abs=1e-9)
