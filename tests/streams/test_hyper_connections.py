@@ -73,6 +73,15 @@ def test_columns_without_gradients() -> None:
         assert found.stream_q is not None and found.stream_q[0] == pytest.approx([1] * 4)
 
 
+def test_gradients_that_do_not_exist_are_noted() -> None:
+    net = made(branch=kc.chain(L.Affine(), L.Nonlinear("sign"), L.Affine()), h_post=[1, 0.5])
+    found = kc.depth_profile(net, 0.5)
+    assert found.stream_gradient is None
+    assert any("no gradients: node" in note.text for note in found.assumptions)
+    with pytest.raises(KcalcError, match="unknown output 'stream_1_0'"):
+        kc.depth_profile(net, 0.5, output="stream_1_0")
+
+
 def test_streams_that_nothing_reads_are_left_out() -> None:
     net = made(readout=[1, 0])
     read = {parent for _, _, parents in net.steps() for parent in parents}
