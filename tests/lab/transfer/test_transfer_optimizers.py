@@ -68,6 +68,23 @@ def test_rates_of_rectangular_matrices(
         assert [rule.epsilon for rule in rules] == pytest.approx(epsilons)
 
 
+@pytest.mark.parametrize("gauge", ["mup", "abc", "unit"])
+@pytest.mark.parametrize(("optimizer", "power"), [("sgd", 2), ("adamw", 1), ("muon", 1)])
+def test_gauges_leave_the_function_as_it_is(gauge: str, optimizer: str, power: int) -> None:
+    """sigma m, eta m^power and epsilon / m are those of m = 1."""
+    nets = two_widths(32, 80), two_widths(16, 20)
+    plain, found = (
+        transfer(nets[0], base=nets[1], optimizer=optimizer, gauge=name) for name in ("none", gauge)
+    )
+    multipliers = [found.multipliers.get(f"affine_{k} (weights)", 1.0) for k in (1, 2, 3, 4)]
+    for k, m in enumerate(multipliers, 1):
+        own, other = found[f"affine_{k}.weight"], plain[f"affine_{k}.weight"]
+        assert own.init_std * m == pytest.approx(other.init_std)
+        assert own.learning_rate * m**power == pytest.approx(other.learning_rate)
+        assert own.epsilon / m == pytest.approx(other.epsilon) or optimizer == "sgd"
+    assert multipliers[3] == pytest.approx({"mup": 1 / 2, "abc": 2**-0.5, "unit": 1 / 2}[gauge])
+
+
 # -- MuonH in training -----------------------------------------------------------------------------
 
 
