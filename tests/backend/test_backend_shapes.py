@@ -142,6 +142,26 @@ def test_coordinates_keep_their_size_in_the_standard_parameterization(name: str)
         check.deviates("zz")
 
 
+def shuffled(x: np.ndarray, r: int, s: int) -> np.ndarray:
+    """(r i + a, s j + b) of channel k is (i, j) of channel (k r + a) s + b."""
+    n, rows, columns, channels = x.shape
+    parts = x.reshape(n, rows, columns, channels // (r * s), r, s)
+    return parts.transpose(0, 1, 4, 2, 5, 3).reshape(n, r * rows, s * columns, -1)
+
+
+def test_images_of_other_sizes() -> None:
+    x = RNG.normal(size=(2, 4, 6, 8))
+    for layer, given, wanted in (
+        (L.Resize(2), x, x.repeat(2, 1).repeat(2, 2)),
+        (L.Resize((0.5, 2)), x, x[:, ::2].repeat(2, 2)),
+        (L.PixelShuffle((4, 2)), x, shuffled(x, 4, 2)),
+        (L.PixelShuffle((4, 2), back=True), shuffled(x, 4, 2), x),
+    ):
+        net = kc.chain(L.Input(given.shape[-1], given.shape[1:3]), layer)
+        model = kc.to_jax(net, dtype="float64")
+        np.testing.assert_array_equal(model.apply(model.init(0, given), given), wanted)
+
+
 def batch_of(net: kc.Network, x: Any, **options: Any) -> Callable[[], Any]:
     return lambda: kc.to_jax(net, **options).init(0, x)
 
@@ -154,7 +174,41 @@ APART = wired(
     ("b", L.Affine(5), "x"),
     ("c", L.Concat(), "a b"),
 )
+IDS = np.array([[0, 1, 2, 1]])
+BOTH = wired(
+    ("x", L.Input(6)), ("e", L.Embedding(4, 5), "x"), ("a", L.Affine(4), "x"), ("s", L.Sum(), "e a")
+)  # fmt: skip
+
+
+def embedded(*given: Any) -> kc.Network:
+    return kc.chain(L.Input(), L.Embedding(*given))
+
+
+def attending(keys: int = 6, values: Any = None, **options: Any) -> Callable[[], Any]:
+    steps = [("q", L.Affine(6), "x"), ("k", L.Affine(keys), "x"), ("v", values or L.Affine(6), "x")]
+    net = wired(("x", L.Input(6)), *steps, ("a", L.Attend(**options), "q k v"))
+    return batch_of(net, IMAGES, image_shape=(4, 1))
+
+
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    "no width": (batch_of(embedded(None, 5), IDS), "the width of the Embedding is unknown"),
+    "no vocabulary": (batch_of(embedded(4), IDS), "the vocabulary of the Embedding is unknown"),
+    "no hot vectors": (batch_of(BOTH, X), "embeds 5 ids, but its input has 6 channels"),
+    "no ids": (batch_of(embedded(4, 5), X), "must contain integer token ids.*got float32"),
+    "no count": (lambda: kc.to_jax(embedded(4, 5)).init(0), "pass example ids"),
+    "no heads": (attending(heads=None), "the number of heads of node 'a' is unknown"),
+    "no keys": (attending(heads=1, keys=4), "a head has 6 query channels and 4 key channels"),
+    "fewer values": (
+        attending(values=L.TokenMix(np.ones((3, 4))), heads=1),
+        "'a' has 4 queries, 4 keys and 3 values",
+    ),
+    "odd heads": (attending(heads=2, rotary=10000.0), "rotary.*has 3 channels; use an even"),
+    "no positions": (batch_of(kc.chain(L.Input(6), L.Positions()), X), "has no tokens; pass token"),
+    "no image": (batch_of(kc.chain(L.Input(6), L.Resize(2)), X), "locations of its input are None"),
+    "uneven": (
+        batch_of(kc.chain(L.Input(6, (4, 4)), L.PixelShuffle(3, back=True)), np.ones((1, 4, 4, 6))),
+        "its 4 rows or columns cannot be split into 3 equal parts",
+    ),
     "no tokens": (batch_of(TOKENS, X), "mixes 4 tokens, but its input has none"),
     "other tokens": (
         batch_of(TOKENS, RNG.normal(size=(2, 5, 1, 6)), image_shape=(5, 1)),

@@ -54,12 +54,38 @@ def test_forgetting() -> None:
     assert forgetting_rate(matrices) == pytest.approx(second**0.2, rel=1e-9)
     assert forgetting_rate([np.full((3, 3), 1 / 3)] * 9) == 0 == half_life(0.0)
     assert half_life(forgetting_rate([np.eye(2)])) == np.inf
-    assert forgetting_rate([np.ones((1, 1))]) is None
+    assert forgetting_rate([np.ones((1, 1))]) is half_life(None) is None
     jordan = np.diag([0.1, 0.1], 1) + np.diag([0, 0, 0.3])  # 0 has a single eigenvector
     assert forgetting_rate([jordan] * 2) == 0
     tiny = [np.full((2, 2), 0.5) + 1e-5 * k * np.array([[1, -1], [-1, 1]]) for k in range(1, 41)]
     expected = np.exp(np.mean(np.log([2e-5 * k for k in range(1, 41)])))
     assert forgetting_rate(tiny) == pytest.approx(expected, rel=1e-9)
+
+
+def test_columns_without_gradients() -> None:
+    """Nodes of the user may have the names that the means would have."""
+    net = streams(2)
+    steps = [*net.steps(), ("mean_0", L.Affine(), net.outputs[:1])]
+    taken = kc.Network.from_steps(steps, (*net.outputs, "mean_0"))
+    for net in (streams(2, readout="mean"), taken):
+        found = kc.depth_profile(net, 0.5, backward=False)
+        assert found.gradient_mean is None is found.stream_gradient
+        assert found.stream_q is not None and found.stream_q[0] == pytest.approx([1] * 4)
+
+
+def test_gradients_that_do_not_exist_are_noted() -> None:
+    net = made(branch=kc.chain(L.Affine(), L.Nonlinear("sign"), L.Affine()), h_post=[1, 0.5])
+    found = kc.depth_profile(net, 0.5)
+    assert found.stream_gradient is None
+    assert any("no gradients: node" in note.text for note in found.assumptions)
+    with pytest.raises(KcalcError, match="unknown output 'stream_1_0'"):
+        kc.depth_profile(net, 0.5, output="stream_1_0")
+
+
+def test_streams_that_nothing_reads_are_left_out() -> None:
+    net = made(readout=[1, 0])
+    read = {parent for _, _, parents in net.steps() for parent in parents}
+    assert {*net} - read == {*net.outputs}
 
 
 def made(**changed: Any) -> kc.Network:

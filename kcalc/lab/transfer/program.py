@@ -26,6 +26,7 @@ POWERS = (HALF, -HALF, 1, -1, 3 * HALF, -3 * HALF, 2, -2)
 RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "poisson", "exponential")
 UNSIZED = ("nonzero", "unique", "masked_select")
 ALIKE = 0.3  # sizes of arrays of random numbers may differ by this many e-folds
+_Length = int | str  # of an axis; the name of a symbol if it depends on the data
 
 
 @dataclass(frozen=True)
@@ -135,14 +136,9 @@ class _Growth:
 
     def __init__(self, pairs: Mapping[Any, Any], graphs: Sequence[Any], recorded: Any) -> None:
         self.recorded = any(recorded)
-        self.chosen = {  # sizes of arrays that depend on the data
-            (_shape(node)[0], _shape(other)[0])
-            for node, other in pairs.items()
-            if any(word in _kind(node) for word in UNSIZED) and _shape(node)
-        }
         held = graphs[1].held
         found = {
-            Fraction(a, b)
+            Fraction(int(a), int(b))
             for node, other in pairs.items()
             if node in held and node.op != "call_function"
             for a, b in zip(_shape(node), _shape(other), strict=False)
@@ -161,13 +157,23 @@ class _Growth:
         order = sorted(own)
         self.ratios = {s: float(r) for s, r in zip(symbols, order, strict=True)}
         self.known |= dict(zip(order, symbols, strict=True))
+        self.chosen: dict[tuple[_Length, _Length], Power] = {}  # lengths that depend on the data
+        for node, other in pairs.items():
+            if (place := _selected(node)) is not None:
+                axis, source = place
+                sizes = _shape(node)[axis], _shape(other)[axis]
+                if isinstance(sizes[0], str) or sizes[0] != sizes[1]:
+                    shapes = zip(_shape(source), _shape(pairs[source]), strict=False)
+                    self.chosen[sizes] = total(self.of(a, b, str(node)) for a, b in shapes)
 
-    def of(self, own: int, other: int, name: str) -> Power:
+    def of(self, own: _Length, other: _Length, name: str) -> Power:
         """Return the growth of an axis as a power of the ratios.
 
         Raises: KcalcError for a length that does not grow with a parameter.
         """
         if (own, other) in self.chosen:
+            return self.chosen[own, other]
+        if isinstance(own, str) or isinstance(other, str):
             return ONE
         ratio = Fraction(own, other) if other else Fraction(1)
         if ratio not in self.known:
@@ -277,7 +283,7 @@ class _Matched:
     def _axes(self, node: Any, other: Any) -> tuple[Power, ...]:
         return self._grown(node, _shape(node), _shape(other))
 
-    def _grown(self, node: Any, *shapes: tuple[int, ...]) -> tuple[Power, ...]:
+    def _grown(self, node: Any, *shapes: tuple[_Length, ...]) -> tuple[Power, ...]:
         """Return how the axes of an array of a node grow."""
         if len(shapes[0]) != len(shapes[1]):
             raise Unlike(
@@ -311,7 +317,10 @@ class _Matched:
         several = isinstance(values[0], list | tuple)
         parts = [list(v) if several else [v] for v in values]
         if len(parts[0]) != len(parts[1]):
-            raise Unlike(f"node {self.name(node)!r} returns {len(parts[0])} arrays")
+            raise Unlike(
+                f"node {self.name(node)!r} returns {len(parts[0])} arrays, but {len(parts[1])} in "
+                "the base model"
+            )
         axes = []
         for own, base in zip(*parts, strict=True):
             shapes = [tuple(map(_extent, getattr(v, "shape", ()))) for v in (own, base)]
@@ -397,6 +406,17 @@ def _written(node: Any) -> Any:
     return root
 
 
+def _selected(node: Any) -> tuple[int, Any] | None:
+    """Return (axis whose length depends on the data, array that it selects from), or None."""
+    if any(word in _kind(node) for word in UNSIZED) and _shape(node):
+        return 0, node.all_input_nodes[0]
+    if _kind(node) == "index":
+        axis, first = next((k, one) for k, one in enumerate(node.args[1]) if one is not None)
+        if str(getattr(first.meta["val"], "dtype", "")) == "torch.bool":
+            return axis, first
+    return None
+
+
 def _put(known: Mapping[Any, Any], leaf: Any) -> Any:
     return known[leaf] if _is_node(leaf) else leaf
 
@@ -414,12 +434,12 @@ def _is_real(value: Any) -> bool:
     return bool(getattr(dtype, "is_floating_point", False) or getattr(dtype, "is_complex", False))
 
 
-def _extent(size: Any) -> int:
+def _extent(size: Any) -> _Length:
     hint = getattr(getattr(size, "node", None), "hint", None)
-    return size if isinstance(size, int) else 1 if hint is None else int(hint)
+    return size if isinstance(size, int) else str(size) if hint is None else int(hint)
 
 
-def _shape(node: Any) -> tuple[int, ...]:
+def _shape(node: Any) -> tuple[_Length, ...]:
     return tuple(map(_extent, getattr(node.meta.get("val"), "shape", ())))
 
 

@@ -77,7 +77,7 @@ def _check_outputs(fold: Fold) -> None:
                 f"comparable; use a readout with a fixed number of channels"
             )
         if x.real and not fold.setting.order.alike(x.of, ONE):
-            fold.settled[key] = (ONE / x.of, x.scores)
+            fold.sized[key] = ONE / x.of
 
 
 def _backward(fold: Fold) -> dict[Node, Power]:
@@ -86,7 +86,7 @@ def _backward(fold: Fold) -> dict[Node, Power]:
     messages: dict[Node, Power] = dict.fromkeys(fold.values, ZERO)
     for key in fold.program.outputs:
         if fold.value(Ref(key)).real:
-            messages[key] = fold.settled[key][0] if key in fold.settled else ONE
+            messages[key] = fold.sized.get(key, ONE)
     for step in reversed(fold.program.steps):
         message = messages[step.name]
         for read, factor in fold.edges.get(step.name, ()):

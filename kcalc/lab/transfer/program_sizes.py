@@ -83,8 +83,9 @@ class Fold:
 
     ``edges`` is {array: [(array that it reads, factor of the gradient)]}. ``settled`` is {function:
     (factor by which its input must be multiplied, whether the input is a sum of products of two
-    feature maps)}. ``behind`` is {weights: the power by which the model multiplies them}, and
-    ``after`` is {weights: the power by which it multiplies their output, including a bias}.
+    feature maps)}, and ``sized`` is {output: the factor by which it must be multiplied}. ``behind``
+    is {weights, or (weights, "bias"): the power by which the model multiplies them}, and ``after``
+    is {weights: the power by which it multiplies their output, including a bias}.
     ``guessed`` lists operations without a rule. ``columns`` is {weights: the parts of a
     concatenation that they read}. ``codes`` lists operations that normalise the result of a
     readout. ``shares`` is {weights: the growth of the number of positions that share them}.
@@ -98,6 +99,7 @@ class Fold:
     uses: dict[Node, Use] = field(default_factory=dict)
     kept: list[Kept] = field(default_factory=list)
     settled: dict[Node, tuple[Power, bool]] = field(default_factory=dict)
+    sized: dict[Node, Power] = field(default_factory=dict)
     behind: dict[Node, Power] = field(default_factory=dict)
     after: dict[Node, Power] = field(default_factory=dict)
     guessed: list[str] = field(default_factory=list)
@@ -192,14 +194,12 @@ class Fold:
 
     def bias(self, step: Step, use: Use, given: object) -> None:
         """Record the bias that is added after some weights."""
-        if given is None:
-            return
         found = self.value(given)
-        if found.parameter is not None and found.of == 1:
-            self.kept.append(Kept(found.parameter, use.node, "bias"))
-            self.gained(step, found, use)
-        else:
-            self.edge(step, given, self.shared(step, step.axes[0], given))
+        assert found.parameter is not None
+        if found.of != 1:
+            self.behind[use.node, "bias"] = found.of
+        self.kept.append(Kept(found.parameter, use.node, "bias"))
+        self.gained(step, found, use)
 
     def gained(self, step: Step, w: Value, use: Use) -> None:
         """Record gradients of learned factors of weights or of their bias."""

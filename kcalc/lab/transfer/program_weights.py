@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from .powers import HALF, ONE, Power
 from .program import Ref, Step, leaves, total
@@ -16,8 +17,21 @@ def _weighed(f: Fold, step: Step, x: Ref, w: Ref, fans: tuple[Power, Power, Powe
     use = f.weights(step, read, weights, fans)
     f.edge(step, x, f.backward_of(use))
     f.gained(step, weights, use)
-    f.bias(step, use, step.args.get("bias"))
-    return Value(use.output, step.axes[0], maker=use.node)
+    found = Value(use.output, step.axes[0], maker=use.node)
+    return _biased(f, step, found, step.args.get("bias"))
+
+
+def _biased(f: Fold, step: Step, found: Found, given: Any) -> Value:
+    """Add the bias of the weights, or another array, to the result of a product."""
+    assert isinstance(found, Value)
+    if given is None:
+        return found
+    use, bias = f.uses.get(found.maker), f.value(given)
+    if use is not None and bias.parameter is not None:
+        f.bias(step, use, given)
+        return found
+    f.edge(step, given, f.shared(step, step.axes[0], given))
+    return replace(found, of=f.setting.order.larger(found.of, bias.of), maker=None)
 
 
 def _computed(f: Fold, w: Value) -> str:
@@ -37,9 +51,8 @@ def linear(f: Fold, step: Step) -> Found:
     if w.parameter is None:
         if w.fixed and not w.numbers:
             return f.guess(step, _computed(f, w))
-        if isinstance(step.args.get("bias"), Ref):
-            f.edge(step, step.args["bias"], f.shared(step, step.axes[0], step.args["bias"]))
-        return contraction(f, step, step.args["input"], step.args["weight"], w.axes[-1])
+        found = contraction(f, step, step.args["input"], step.args["weight"], w.axes[-1])
+        return _biased(f, step, found, step.args.get("bias"))
     out = w.total / w.axes[-1]  # 1 for a vector, which has one output
     return _weighed(f, step, step.args["input"], step.args["weight"], (w.axes[-1], out, out))
 
@@ -104,15 +117,10 @@ def added_matrices(f: Fold, step: Step) -> Found:
     """Add a bias to a product of matrices."""
     one, two = step.refs[-2:]
     found = product_of(f, replace(step, args={"self": one, "other": two}))
-    use = f.uses.get(step.name)
-    if use is not None:
-        f.bias(step, use, step.args["self"])
-    else:
-        f.edge(step, step.args["self"], f.shared(step, step.axes[0], step.args["self"]))
-    return found
+    return _biased(f, step, found, step.args["self"])
 
 
-def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
+def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Value:
     """Sum products of two feature maps, which training aligns."""
     a, b = f.value(one), f.value(two)
     found = Value(a.of * b.of * inner, step.axes[0])
@@ -224,10 +232,8 @@ def recurrent(f: Fold, step: Step) -> Found:
                 f.bias(step, use, group[2 + place])
             if first and place == 0:
                 f.edge(step, step.args["input"], f.backward_of(use))
-    hidden = step.args.get("hx")
-    for ref in leaves(hidden):
-        if isinstance(ref, Ref):
-            f.edge(step, ref, ONE)
+    for ref in leaves(step.args["hx"]):
+        f.edge(step, ref, ONE)
     return several(
         step, [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
     )

@@ -223,7 +223,9 @@ def derive_program(
     book = _Book(growth, chosen, *both, rest.before_zeros)
     book.columns = rest.columns
     for node, power in rest.settled.items():
-        book.settle(node, power)
+        book.settle(node, power, "input")
+    for node, power in rest.sized.items():
+        book.settle(node, power, "output")
     return book.transfer(rest.placed, rest.notes, (), rest.guessed)
 
 
@@ -231,7 +233,8 @@ def derive_program(
 class Guesses:
     """Findings about a program, apart from its sizes.
 
-    ``settled`` is {function: the factor by which its input must be multiplied}. ``guessed`` is
+    ``settled`` is {function: the factor by which its input must be multiplied}, and ``sized`` is
+    {output: the factor by which it must be multiplied}. ``guessed`` is
     {parameter: an operation without a rule on a path through it}. ``before_zeros`` contains weights
     whose output is read only by weights that start at 0. ``columns`` is {weights: the parts of a
     concatenation that they read}.
@@ -239,6 +242,7 @@ class Guesses:
 
     placed: Sequence[Placement]
     settled: Mapping[Node, Power]
+    sized: Mapping[Node, Power]
     guessed: Mapping[str, str]
     before_zeros: frozenset[Node]
     notes: tuple[Assumption, ...]
@@ -296,11 +300,12 @@ class _Book:
             (*assumed, *first, *self.notes(), *last),
         )
 
-    def settle(self, node: Node, power: Power) -> None:
-        """Add the multiplier for the input of a function."""
-        self.multipliers[f"{node} (input)"] = value(power, self.growth.ratios)
+    def settle(self, node: Node, power: Power, what: str) -> None:
+        """Add the multiplier for the input of a function, or for an output of the model."""
+        self.multipliers[f"{node} ({what})"] = value(power, self.growth.ratios)
+        place = f"input of {node!r}" if what == "input" else f"output {node!r}"
         self.edits.append(
-            f"multiply the input of {node!r} by {self._told(power)}, so that it has the same size "
+            f"multiply the {place} by {self._told(power)}, so that it has the same size "
             "as in the base"
         )
 

@@ -187,7 +187,13 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
         *(Assumption(node, CODES, "heuristic") for node in fold.codes),
     )
     rest = Guesses(
-        placed, settled, guessed_of(fold), before_zeros(fold, zeros), notes, fold.columns
+        placed,
+        settled,
+        fold.sized,
+        guessed_of(fold),
+        before_zeros(fold, zeros),
+        notes,
+        fold.columns,
     )
     return derive_program(replace(growth, scores=scores), chosen, (told, found), rest)
 
@@ -204,7 +210,7 @@ def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
         if one.name in names and whole(one.node) not in live:
             continue
         met.add(one.name)
-        own = ONE if one.kind == "bias" else fold.behind.get(one.node, ONE)
+        own = fold.behind.get((one.node, "bias") if one.kind == "bias" else one.node, ONE)
         yield one.name, one.node, one.kind, own * fold.after.get(one.node, ONE)
     for node, name in fold.program.parameters.items():
         if found.gradients[node] != 0 or (name not in met and name in fold.roles):

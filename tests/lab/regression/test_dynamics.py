@@ -74,8 +74,12 @@ def test_bad_questions() -> None:
             curve.predict(t)
     with refused("pass X_test"):
         curve.predict_test(1)
+    with refused("pass X_test"):
+        curve.variance_test(1)
     with refused("NNGP"):
         TrainingCurve.of(np.eye(2), [1, 2]).expected_loss(1.0)
+    with refused("prior must come from kc.training_curve"):
+        TrainingCurve.of(np.eye(2), [1, 2], prior=3)  # type: ignore[arg-type]
     with refused("precision.*learning"):
         training_curve(K, X, Y, learning_rate=1.0).predict(10**6)
     with refused("y_test.*2.*outputs"):

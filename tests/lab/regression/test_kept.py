@@ -19,3 +19,11 @@ def test_the_oldest_matrices_are_dropped_and_none_can_be_written_to() -> None:
         with pytest.raises(ValueError, match="read-only"):
             found[0, 0] = 1.0
     assert [record.shape for record in kept.records] == [(60, 60), (7, 7), (60, 60)]
+
+
+def test_jax_arrays_are_not_kept() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    kept = kc.kept_kernel(THETA)
+    found = kept.matrix(jnp.asarray(NEW))
+    np.testing.assert_allclose(found, THETA.matrix(NEW), rtol=1e-5)
+    assert not isinstance(found, np.ndarray) and not kept.records

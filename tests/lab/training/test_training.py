@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +19,7 @@ from refusals import refused
 import kcalc as kc
 from kcalc import KcalcError, architectures, chain, to_jax, training
 from kcalc.lab.training import Diverged, Settings
+from kcalc.lab.training.kfac import failure
 
 L = kc.layers
 SPLIT = training.digits()
@@ -106,6 +111,60 @@ def test_kfac_steps_or_says_why_not() -> None:
         assert "kfac-jax" in str(refused)
         return
     assert history[-1].train_loss < history[0].train_loss
+
+
+class GradientDescent:
+    """An optimiser with the interface of ``kfac_jax.Optimizer`` and no curvature."""
+
+    def __init__(self, value_and_grad: Any, **_: Any) -> None:
+        self.value_and_grad = value_and_grad
+
+    def init(self, params: Any, key: Any, batch: Any) -> tuple[()]:
+        return ()
+
+    def step(
+        self, params: Any, state: Any, key: Any, batch: Any, learning_rate: float, **_: Any
+    ) -> Any:
+        loss, slopes = self.value_and_grad(params, batch)
+        new = jax.tree.map(lambda p, g: p - learning_rate * g, params, slopes)
+        return new, state, {"loss": loss * self.factor}
+
+    factor = 1.0
+
+
+@pytest.fixture
+def kfac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """Settings of K-FAC, of which a stand-in is installed that takes steps of gradient descent."""
+    made = SimpleNamespace(
+        Optimizer=GradientDescent, register_softmax_cross_entropy_loss=lambda *_: None
+    )
+    monkeypatch.setitem(sys.modules, "kfac_jax", made)
+    failure.cache_clear()
+    yield replace(QUICK, optimizer="kfac", momentum=0.0, schedule="constant", learning_rate=0.1)
+    failure.cache_clear()
+
+
+def test_kfac_without_curvature_is_gradient_descent(kfac: Settings) -> None:
+    found = training.fit(linear(), SPLIT, replace(kfac, steps=1)).params
+    (rows,) = batches(32, 1)
+    own = linear().init(0, SPLIT.x[:1])
+    (entry,) = own
+    w, b = (np.asarray(own[entry][leaf], float) for leaf in ("weight", "bias"))
+    x, y = SPLIT.x[rows], np.eye(10)[SPLIT.y[rows]]
+    p = np.exp(x @ w + b)
+    p /= p.sum(1, keepdims=True)
+    np.testing.assert_allclose(found[entry]["weight"], w - 0.1 * x.T @ (p - y) / 32, atol=1e-6)
+
+
+def test_what_kfac_does_not_support(kfac: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused("does not support weight decay"):
+        training.fit(linear(), SPLIT, replace(kfac, weight_decay=0.1))
+    with refused("BatchNorm's statistics"):
+        training.fit(to_jax(chain(L.Input(), L.Affine(10), L.BatchNorm())), SPLIT, kfac)
+    monkeypatch.setattr(GradientDescent, "factor", math.nan)
+    failure.cache_clear()
+    with refused("does not work with this version of jax .a step changed nothing.*jax<=0.9.1"):
+        training.fit(linear(), SPLIT, kfac)
 
 
 def test_an_optax_without_muon_for_stacked_weights_is_named(

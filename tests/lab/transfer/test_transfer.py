@@ -48,6 +48,23 @@ def biased_network(features: int, blocks: int) -> kc.Network:
     return chain(Input(8), Affine(features), repeat(block, blocks), Affine(10))
 
 
+def branched(ends: Any, *after: Any) -> kc.Network:
+    """Residual sums with branches of (inner width, weight), and further steps."""
+    steps: list[Any] = []
+    last = "x"
+    for k, (size, weight) in enumerate(ends):
+        steps += [(f"u{k}", Affine(size), last), (f"f{k}", Affine(8))]
+        steps += [(f"s{k}", L.Sum((1, weight)), f"{last} f{k}")]
+        last = f"s{k}"
+    return wired(("x", Input(8)), *steps, *after, ("out", Affine(2)))
+
+
+def streams(count: int) -> kc.Network:
+    """One branch in each of one or two streams."""
+    second = [("u9", Affine(8)), ("f9", Affine(8)), ("s9", L.Sum(), "down f9")] * (count - 1)
+    return branched([(8, 1)], ("down", Affine(8)), *second)
+
+
 # -- published tables ------------------------------------------------------------------------------
 
 
@@ -78,6 +95,13 @@ def test_learning_rates_of_branches(exponent: Any) -> None:
             assert rule.exponent("learning_rate", "depth") == wanted
 
 
+def test_changes_without_alignment_are_capped() -> None:
+    """D = min(p^-1/2, sigma) = 1/n at the readout, so g is 1/n and eta = D / g before it (SGD)."""
+    found = transfer(perceptron(), optimizer="sgd", alignment="none")
+    rates = [found[f"affine_{k}.weight"].exponent("learning_rate") for k in (1, 2, 3)]
+    assert rates == [1, HALF, -1]
+
+
 # -- gauges ----------------------------------------------------------------------------------------
 
 
@@ -97,6 +121,10 @@ def test_branches_end_with_weights_that_take_the_factor() -> None:
         block = residual(chain(LayerNorm(), Affine(16)), residual_weight=depth**-0.5)
         return chain(Input(16), repeat(block, depth))
 
+    seen = [branched([(8, 1)] * k, ("c", L.Concat(), f"s{k - 1} f0")) for k in (4, 2)]
+    found = transfer(seen[0], base=seen[1])  # the output of f0 is read directly, too
+    assert [found[f"f{k}.weight"].exponent("init_std", "depth") for k in (0, 3)] == [0, -1]
+    assert found.multipliers == {"s0 (branch)": 0.5}
     halved = transfer(scaled(4), base=scaled(2))
     assert halved["affine_1.weight"].exponent("init_std", "depth") == -HALF  # the rest of 1 / L
 
@@ -262,6 +290,21 @@ REFUSED = {
     ),
     "ZeroDivisionError": lambda: transfer(lambda width: 1 / 0, base=1, to=2),
     "returned None for base=1": lambda: transfer(lambda width: None, base=1, to=2),
+    "base has the same widths and depth": lambda: transfer(perceptron(), base=perceptron()),
+    "several counterparts of different widths": lambda: transfer(
+        branched([(4, 1), (8, 1), (16, 1)]), base=branched([(4, 1), (8, 1)])
+    ),
+    "has 2 residual streams .* has 1": lambda: transfer(streams(2), base=streams(1)),
+    "'s0' multiplies its branch by 0.5, 1, but by 1": lambda: transfer(
+        branched([(8, 1), (8, 1), (8, 0.5)]), base=branched([(8, 1), (8, 1)])
+    ),
+    "node 'sum_2' adds contains another .* 'sum_1'": lambda: transfer(
+        chain(Input(8), repeat(residual(chain(residual(Affine(8)), Affine(8))), 2), Affine(2)),
+        axes="depth",
+    ),
+    "'pool_1'.*no rule for Pool": lambda: transfer(
+        chain(Input(3), Affine(kernel=(3, 3)), L.Pool("weighted_mean", 2), Affine(2))
+    ),
     "smaller network is unknown": lambda: transfer(perceptron),
     "a function that builds a model": lambda: transfer(3, base=1, to=2),
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from kcalc import TransferCheck
+from kcalc import TransferCheck, transfer_check
 from kcalc.lab.transfer import Gain
 
 RATES = (0.1, 0.2, 0.4, 0.8)
@@ -30,6 +30,7 @@ def test_an_interval_around_0_is_a_tie() -> None:
     draws = np.random.default_rng(1)
     losses = [0.3 * np.exp(0.1 * draws.standard_normal((2, 4, 8))) for _ in range(2)]
     found = TransferCheck((64.0, 256.0), RATES, losses[0], plain=losses[1])
+    assert "without" not in repr(TransferCheck((64.0, 256.0), RATES, losses[0]))
     assert found.gain().tie and "tie" in repr(found)
     each = np.log(losses[1][-1, np.argmin(found.plain_means[-1])]) - np.log(
         losses[0][-1, np.argmin(found.means[-1])]
@@ -53,6 +54,13 @@ def test_runs_that_diverge() -> None:
     assert worse == Gain(math.inf, 0.0, math.inf)
     with refused("diverge"):
         check([BASE, NEVER], [BASE, NEVER]).gain()
+    torch = pytest.importorskip("torch")
+    x, y = torch.ones(4, 2), torch.ones(4, 1)
+    found = transfer_check(
+        lambda width: torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.Linear(width, 1)),
+        x, y, (1e30, 2e30, 4e30), (2, 4), "sgd", steps=3, seeds=1, standard=True,
+    )  # fmt: skip
+    assert np.isinf(found.losses).all() and np.isnan(found.best).all() and found.plain is None
 
 
 def test_what_a_gain_needs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -344,6 +345,98 @@ def test_weights_in_other_operations() -> None:
         assert power(found[name]) == 0, name
 
 
+def root(h: Any) -> float:
+    return h.shape[1] ** 0.5
+
+
+# a second output of h with entries of size 1, parts of the model, and {parameter: powers of its
+# init_std and of its rate under SGD, by hand}, or the edit
+SECOND: dict[str, tuple[Any, Any, Any]] = {
+    "all pairs": (
+        lambda m, h: m.q((h[:, :, None] * h[:, None]).flatten(1)),
+        lambda w: {"q": Linear(w * w, 1)},
+        {"q.weight": (-2, -2), "i.weight": (0, 1)},
+    ),
+    "pairs of two widths": (
+        lambda m, h: (h[:, :, None] * m.q(h)[:, None]).flatten(1).mean(1),
+        lambda w: {"q": Linear(w, 8 if w == 32 else 24)},
+        {"q.weight": (-HALF, 0), "i.weight": (0, 1)},
+    ),
+    "selected entries": (lambda m, h: h[h > 0].mean(), lambda w: {}, {"i.weight": (0, 1)}),
+    "masked entries": (
+        lambda m, h: torch.masked_select(h, h > 0).sum(), lambda w: {}, "the output 'sum' by 1/n =",
+    ),
+    "numbers": (
+        lambda m, h: m.q(
+            (h * torch.linspace(1, 2, 2 * h.shape[1]).chunk(2)[0])[:, torch.arange(h.shape[1])]
+        ) + torch.randn(2, 5),
+        lambda w: {"q": Linear(w, 5)},
+        {"q.weight": (-1, -1), "i.weight": (0, 1)},
+    ),
+    "a router": (
+        lambda m, h: m.q(h).topk(2, 1)[0].softmax(1)[:, 0],
+        lambda w: {"q": Linear(w, 4)},
+        {"q.weight": (-1, -1), "q.bias": (0, 0)},
+    ),
+    "a vector": (
+        lambda m, h: m.q(h + m.g.expand(2, -1)),
+        lambda w: {"q": Linear(w, 5), "g": nn.Parameter(torch.ones(w))},
+        {"g": (0, 1), "q.weight": (-1, -1)},
+    ),
+    "a root behind a function": (
+        lambda m, h: m.q(torch.relu(m.l(h)) * root(h)),
+        lambda w: {"q": Linear(w, 5), "l": Linear(w, w)},
+        {"q.weight": (-3 * HALF, -2), "l.weight": (-HALF, 0), "l.bias": (0, 1)},
+    ),
+    "a factor of a bias": (
+        lambda m, h: m.q(torch.relu(F.linear(h, m.l.weight, m.l.bias * root(h)))),
+        lambda w: {"q": Linear(w, 5), "l": Linear(w, w)},
+        {"l.bias": (-HALF, 0), "l.weight": (-HALF, 0), "q.weight": (-1, -1)},
+    ),
+    "a sum in one operation": (
+        lambda m, h: m.q(torch.addmm(h * root(h), h, m.l)),
+        lambda w: {"q": Linear(w, 5), "l": nn.Parameter(torch.randn(w, w))},
+        {"q.weight": (-3 * HALF, -2), "i.weight": (0, 1)},
+    ),
+    "products of maps": (
+        lambda m, h: torch.einsum("bi,bi->b", h, h.tanh()), lambda w: {}, "'einsum' by 1/n =",
+    ),
+    "a function of a length": (
+        lambda m, h: torch.tanh(h.norm(dim=1)), lambda w: {}, "input of 'tanh' by 1/sqrt(n) = 0.5",
+    ),
+    "a power": (lambda m, h: h.square().sum(1), lambda w: {}, "the output 'sum.*' by 1/n = 0.25"),
+    "a loss": (
+        lambda m, h: F.mse_loss(m.q(h), torch.zeros(2, 5)),
+        lambda w: {"q": Linear(w, 5)},
+        {"q.weight": (-1, -1), "i.weight": (0, 1)},
+    ),
+    "recurrence": (
+        lambda m, h: (m.q(m.r(h[:, None])[0][:, 0]), h.argmax(1)),
+        lambda w: {"q": Linear(w, 5), "r": nn.LSTM(w, w, bias=False, batch_first=True)},
+        {"r.weight_ih_l0": (-HALF, 0), "r.weight_hh_l0": (-HALF, 0), "q.weight": (-1, -1)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "parts", "wanted"), SECOND.values(), ids=SECOND)
+def test_second_outputs(act: Any, parts: Any, wanted: Any) -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x).sort(1)[0]
+            return m.o(h), act(m, h)
+
+        return Model(forward, i=Linear(16, width), o=Linear(width, 5), **parts(width))
+
+    found = rules(build, optimizer="sgd")
+    if isinstance(wanted, str):
+        (edit,) = found.edits
+        assert re.search(wanted.replace("(n)", r"\(n\)"), edit)
+        return
+    for name, powers in wanted.items():
+        rule = found[name]
+        assert (power(rule, "init_std"), power(rule)) == powers, name
+
+
 # -- what has no rule ------------------------------------------------------------------------------
 
 
@@ -471,6 +564,33 @@ WITHOUT = {
             i=Linear(16, w), o=Linear(w, 5),
         ),
         "length 133, but the length is 37",
+    ),
+    "more operations": (
+        lambda w: Model(
+            lambda m, x: m.f(m.o(m.i(x).sort(1)[0])), i=Linear(16, w), o=Linear(w, 5),
+            f=nn.Sequential(*(nn.Tanh() for _ in range(w // 32))),
+        ),
+        "runs [0-9]+ operations, but the base runs",
+    ),
+    "parts of two sizes": (
+        lambda w: Model(
+            lambda m, x: m.o(torch.cat([h := m.i(x).sort(1)[0], h * h.norm()], 1)),
+            i=Linear(16, w), o=Linear(2 * w, 5),
+        ),
+        "whose sizes are 1 and sqrt",
+    ),
+    "no gradient": (
+        lambda w: Model(
+            lambda m, x: m.o(h := m.i(x).sort(1)[0]) + m.p(h).detach(),
+            i=Linear(16, w), o=Linear(w, 5), p=Linear(w, 5),
+        ),
+        "p.weight.*does not affect any output",
+    ),
+    "nothing": (
+        lambda w: Model(
+            lambda m, x: m.o(m.i(x).sort(1)[0]), i=Linear(16, 32), o=Linear(32, 5),
+        ),
+        "so nothing grows",
     ),
     "a loss over the width": (
         lambda w: Model(

@@ -27,6 +27,63 @@ def slope(values: Any) -> float:
 
 # -- steps by definition ---------------------------------------------------------------------------
 
+# of the optimiser, the rank, and two matrices with (p, r) = (2, 4) and (4, 2): the rates and
+# epsilons. By hand sigma = p^-1/2 min(1, (r/p)^1/2) = 2^-1/2 and 8^-1/2, D = 1/2 and 1/4, and
+# gradients g = 1/4 and 1/2
+ROOT = 2**0.5
+RATES: list[tuple[str, str | None, tuple[float, float], tuple[float, float] | None]] = [
+    ("sgd", None, (2, 1 / 2), None),
+    ("adamw", None, (1 / 2, 1 / 4), (1 / 4, 1 / 2)),
+    ("lion", None, (1 / 2, 1 / 4), None),
+    ("adafactor", None, (1 / ROOT, 1 / ROOT), (1 / ROOT, ROOT / 4)),
+    ("muon", None, (1, 1 / ROOT), None),  # the first is behind sqrt(rows / columns)
+    ("muon-match-rms", None, (1 / ROOT, ROOT / 4), None),
+    ("adamh", None, (1 / ROOT, 1 / ROOT), (1 / 4, 1 / 2)),
+    ("muonh", "full", (1, 1), None),
+    ("muonh", "fixed", (1 / ROOT, 1 / ROOT), None),
+    ("shampoo", None, (ROOT, 1 / ROOT), None),
+    ("shampoo-adamw", "full", (1 / ROOT, ROOT / 4), None),
+    ("shampoo-adamw", "fixed", (1 / 2, 1 / 4), None),
+    ("shampoo-sgd", "full", (2 * ROOT, 1 / ROOT), None),
+    ("shampoo-sgd", "fixed", (2, 1 / 2), None),
+    ("soap", "full", (1 / 2, 1 / 4), (1 / 4, 1 / 2)),
+    ("soap", "fixed", (ROOT, 1 / ROOT), (1 / ROOT, ROOT)),
+]
+
+
+def two_widths(width: int, inner: int) -> kc.Network:
+    sizes = width, inner, width
+    return chain(L.Input(3), *(L.Affine(k) for k in sizes), L.Affine(2))
+
+
+@pytest.mark.parametrize(("optimizer", "rank", "rates", "epsilons"), RATES)
+def test_rates_of_rectangular_matrices(
+    optimizer: str, rank: Any, rates: Any, epsilons: Any
+) -> None:
+    found = transfer(two_widths(32, 80), base=two_widths(16, 20), optimizer=optimizer, rank=rank)
+    rules = [found[f"affine_{k}.weight"] for k in (2, 3)]
+    assert [rule.init_std for rule in rules] == pytest.approx([1 / ROOT, ROOT / 4])
+    assert [rule.learning_rate for rule in rules] == pytest.approx(rates)
+    if epsilons is not None:
+        assert [rule.epsilon for rule in rules] == pytest.approx(epsilons)
+
+
+@pytest.mark.parametrize("gauge", ["mup", "abc", "unit"])
+@pytest.mark.parametrize(("optimizer", "power"), [("sgd", 2), ("adamw", 1), ("muon", 1)])
+def test_gauges_leave_the_function_as_it_is(gauge: str, optimizer: str, power: int) -> None:
+    """sigma m, eta m^power and epsilon / m are those of m = 1."""
+    nets = two_widths(32, 80), two_widths(16, 20)
+    plain, found = (
+        transfer(nets[0], base=nets[1], optimizer=optimizer, gauge=name) for name in ("none", gauge)
+    )
+    multipliers = [found.multipliers.get(f"affine_{k} (weights)", 1.0) for k in (1, 2, 3, 4)]
+    for k, m in enumerate(multipliers, 1):
+        own, other = found[f"affine_{k}.weight"], plain[f"affine_{k}.weight"]
+        assert own.init_std * m == pytest.approx(other.init_std)
+        assert own.learning_rate * m**power == pytest.approx(other.learning_rate)
+        assert own.epsilon / m == pytest.approx(other.epsilon) or optimizer == "sgd"
+    assert multipliers[3] == pytest.approx({"mup": 1 / 2, "abc": 2**-0.5, "unit": 1 / 2}[gauge])
+
 
 # -- MuonH in training -----------------------------------------------------------------------------
 

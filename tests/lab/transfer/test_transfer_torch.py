@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from refusals import refusals, refused
 
 import kcalc as kc
 from kcalc import TrainedCoordinates, TransferCheck, chain, trained_coordinates, transfer
+from kcalc.lab.transfer import torch_training
+from kcalc.lab.transfer.torch_parts import watched_parts
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -355,14 +358,94 @@ test_what_changes_beside_the_width_is_named = refusals(
 )
 
 
+def adapted(width: int, rank: int) -> Any:
+    """Low-rank changes with B = 0."""
+    parts = {"w": Linear(width, width), "a": Linear(width, rank), "b": Linear(rank, width)}
+    nn.init.zeros_(parts["b"].weight)
+    return made(
+        lambda m, x: m.head(torch.tanh(m.w(m.stem(x)) + m.b(m.a(m.stem(x))))), width, **parts
+    )
+
+
+def test_ranks_that_grow_faster_than_widths() -> None:
+    """With n^2 for r: sigma = p^-1/2 min(1, (r/p)^1/2) = n^-3/2 and D = n^-2 for B."""
+    sizes = {"width": 16, "rank": 2}, {"width": 32, "rank": 8}
+    found = transfer(adapted, X, base=sizes[0], to=sizes[1], axes=("rank", "width"))
+    powers = [float(found["b.weight"].exponent(name)) for name in ("init_std", "learning_rate")]
+    assert powers == [-1.5, -2] and found["a.weight"].exponent("epsilon") == -2
+
+
+def sorted_channels(width: int, zeros: bool = False) -> Any:
+    model = made(lambda m, x: m.head(m.two(m.stem(x).sort(1)[0])), width, two=Linear(width, width))
+    if zeros:
+        nn.init.zeros_(model.head.weight)
+    return model
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_changes_of_operations_without_alignment(zeros: bool) -> None:
+    """Changes of a readout may be as large as its weights, unless these start at 0."""
+    ask = partial(transfer, lambda w: sorted_channels(w, zeros), X, base=16, to=32)
+    found = ask(optimizer="sgd", alignment="none")
+    rates = [float(found[f"{name}.weight"].exponent("learning_rate")) for name in ("two", "head")]
+    assert rates == ([0, -0.5] if zeros else [0.5, -1])
+    with refused("leave 'depth' out of axes"):
+        ask(axes=("width", "depth"))
+
+
+def test_factors_that_start_at_0() -> None:
+    """ReZero: a number that n channels share has a gradient of order 1."""
+    found = transfer(
+        lambda w: made(
+            lambda m, x: m.head((h := m.stem(x)) + m.gate * torch.relu(m.two(h))),
+            w, two=Linear(w, w), gate=nn.Parameter(torch.zeros(1)),
+        ),
+        X, base=16, to=32, optimizer="sgd",
+    )  # fmt: skip
+    assert [found[name].learning_rate for name in ("gate", "two.weight")] == [1, 1]
+
+
 def test_rules_are_those_of_one_width() -> None:
     found = transfer(perceptron, X, base=16, to=32)
+    named = transfer(
+        chain(*(kc.layers.Affine(k) for k in (8, 5))),
+        base=chain(*(kc.layers.Affine(k) for k in (4, 5))),
+    )
+    with refused("deviation of affine_1.weight in the base is unknown"):
+        named.rescale(Model(None, affine_1=Linear(16, 8), affine_2=Linear(8, 5)))
     for ask in (lambda m: found.param_groups(m, 0.1), found.rescale):
         with refused("shape .*pass this model's width to kc.transfer"):
             ask(perceptron(64))
 
 
 # -- training --------------------------------------------------------------------------------------
+
+
+def test_muon_may_have_nothing_to_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    def frozen(width: int) -> Any:
+        model = nn.Sequential(Linear(16, width), nn.ReLU(), Linear(width, width), Linear(width, 5))
+        return model.requires_grad_(False) and model[3].requires_grad_() and model
+
+    rules = transfer(frozen, X, base=8, to=16, optimizer="muon")
+    (only,) = torch_training.optimizers(rules, frozen(16), 0.1)
+    assert type(only) is torch.optim.AdamW
+    monkeypatch.delattr(torch.optim, "Muon")
+    with refused("has no Muon; install torch 2.9"):
+        torch_training._class_of("muon")
+
+
+def test_parts_of_concatenations_are_contributions() -> None:
+    """One part of a map that was joined along channels, through a function of its shape."""
+    model = Model(
+        lambda m, x: (m.f(torch.tanh(torch.cat([x, 2 * x], 1))), m.g(torch.cat([x, x], 0)),
+                      m.c(torch.cat([x[..., None], x[..., None]], 2))),
+        f=Linear(32, 3), g=Linear(16, 3), c=nn.Conv1d(16, 3, 1),
+    )  # fmt: skip
+    with torch.no_grad(), watched_parts(model) as watch:
+        model(X)
+    assert set(watch.found) == {"f [0]", "f [1]"}
+    wanted = torch.tanh(2 * X) @ model.f.weight[:, 16:].T
+    torch.testing.assert_close(watch.found["f [1]"].float(), wanted)
 
 
 def test_training_one_parameter_that_is_not_there() -> None:
@@ -395,6 +478,10 @@ test_training_runs_that_cannot_start = refusals(
         "diverges": (
             lambda: asked(lr=1e38, optimizer="sgd", loss=lambda o, y: o.square().sum() * 1e30),
             "use a different lr",
+        ),
+        "tuple": (
+            lambda: asked(lambda w: made(lambda m, x: (m.head(m.stem(x)),), w)),
+            "return one tensor, got tuple",
         ),
         "number": (lambda: asked(lambda width: 3), "must build a torch.nn.Module, got int"),
         "constant": (lambda: asked(loss=lambda o, y: torch.ones(())), "depends on the output"),
