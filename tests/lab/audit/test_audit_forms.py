@@ -13,10 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from audit_models import gain, mlp, narrow, numbered, overwritten, sgd, unwritten  # noqa: E402
+from audit_models import gain, mlp, narrow, overwritten, sgd, unwritten  # noqa: E402
 from modern_zoo import Model  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
 
 from kcalc.lab.audit import audit  # noqa: E402
 from kcalc.lab.audit.examples import redrawn  # noqa: E402
