@@ -120,7 +120,7 @@ def test_pictures_of_tokens():
     tanh = activation("tanh")
     before, after = np.eye(3), 0.5 * (np.eye(3) + 1)
     pairs = {"tanh": (tanh, tanh.transformed(0.5, 0.2, 2, 0.1))}
-    phi, *panels, bar = tokens.token_figure(pairs, before, after).axes
+    phi, *panels, _bar = tokens.token_figure(pairs, before, after).axes
     assert [text.get_text() for text in phi.get_legend().get_texts()] == [
         "tanh",
         "tanh, transformed",
