@@ -42,7 +42,7 @@ REFUSED = {
     "maps bert-1 --shortcut-weight .5": "does not apply to bert, which has plain sums",
     "shape bare.json --tokens several.npy": "it contains several arrays",
     "verify --journal -": "--journal needs a file",
-    "audit collections:OrderedDict --recipe mup=3": "the builder of the base width must have the form",
+    "audit collections:OrderedDict --recipe mup=3": "the builder of the base width must",
     "shape vanilla-0": ">= 1",
     "shape resnet-77": "50",
     "shape wide-resnet-251": "250",

@@ -177,6 +177,18 @@ def test_views_that_no_operation_made() -> None:
     assert set(found.parameters[0].role.split(", ")) == {"embedding", "readout"}
 
 
+def test_a_branch_that_all_tokens_share_makes_no_streams() -> None:
+    """Six tokens, to each of which a function of their mean is added."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.last(x + m.second(F.relu(m.first(x.mean(1))))[:, None])
+
+    layers = {"first": nn.Linear(12, 12), "second": nn.Linear(12, 12), "last": nn.Linear(12, 3)}
+    found = of(Model(forward, **layers), torch.randn(4, 6, 12))
+    assert [block.name for block in found.blocks] == ["second"] and not found.findings
+    assert not any("streams" in remark for remark in found.remarks)
+
+
 def test_features_of_inference_mode_have_fans() -> None:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
