@@ -51,7 +51,7 @@ function drawTokens(data) {
   if (data.modes.length > 1) {
     const ratio = (k) => short(data.modes[0][k] / last(data.modes.map((row) => row[k])));
     drawChart(place("modes"), { title: `Squared gradients at the first node are ${ratio(0)} (mean mode) times those at the last`, x: stream, y: { label: "squared gradient", log: true },
-      series: ["mean mode (equal for all tokens)", "difference mode"].map((name, k) => ({ name, style: `s${k}`, points: along(data.modes.map((row) => row[k])) })) });
+      series: ["mean mode (equal for all tokens)", "difference mode"].map((name, k) => ({ name, style: `s${k}`, points: along(data.modes.map((row) => row[k])) })).filter((s) => s.points.some((p) => Number.isFinite(p[1]))) });
   }
 }
 
