@@ -72,6 +72,7 @@ def stream_figure(profiles: Mapping[str, Profile], ax: Sequence[Axes] | None = N
         panel.set(xlabel="branch", ylabel=symbol)
         frame.entitle(panel, title)
     panels[0].set_yscale("log")
+    frame.log_axis(panels[0].yaxis, 2.0)
     for panel in panels:
         frame.finish(frame.whole_numbers(panel), [], False)
     return panels[0].figure

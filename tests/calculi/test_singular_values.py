@@ -126,6 +126,8 @@ def test_plots_and_bad_input_of_spectra(untouched_pyplot: None) -> None:
         training_spectra(net, X, labels, example=3)
     with refused("steps"):
         training_spectra(net, X, labels, steps=-1)
+    with refused("diverged at step .*smaller learning_rate"):
+        training_spectra(net, X, labels, steps=3, learning_rate=1e300)
     with refused("positive"):
         variance_spectra(net, factors=(0.0, 1.0))
 

@@ -134,6 +134,13 @@ def test_maps_and_kernels_of_several_outputs_are_told_apart(
     out, err = run(capsys, f"ntk {tmp_path}/net.json")
     assert err == "" and out.index("output b") < out.index("output c")
     assert f"{kc.ntk(net)(0.5)['b']:.10g}" in out.split("output c\n")[0]
+    for command, kernel, absent in (("maps", "C", "fixed_points"), ("ntk", "nngp", "layers")):
+        found = json.loads(run(capsys, f"{command} {tmp_path}/net.json --json -").out)
+        assert absent not in found and list(found["outputs"]) == ["b", "c"]
+        middle = found["outputs"]["b"][kernel][found["c"].index(0)]
+        assert middle == pytest.approx(
+            values["b"] if command == "maps" else kc.ntk(net).nngp(0.0)["b"]
+        )
 
 
 def test_post_activation_networks_are_rewritten_on_request(

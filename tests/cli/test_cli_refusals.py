@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_words import refused
 from wiring import wired
@@ -36,6 +37,12 @@ REFUSED = {
     "maps vanilla-10 --q -1": "> 0",
     "maps vanilla-10 --plot /nonexistent/f.png": "nonexistent",
     "maps vanilla-10 --plot f.xyz": "xyz",
+    "maps gpt2-1 --tokens 6 --plot f.svg": "omit --plot",
+    "maps vanilla-3 --activation=--": "argument --activation: -- is not a value",
+    "maps bert-1 --shortcut-weight .5": "does not apply to bert, which has plain sums",
+    "shape bare.json --tokens several.npy": "it contains several arrays",
+    "verify --journal -": "--journal needs a file",
+    "audit collections:OrderedDict --recipe mup=3": "the builder of the base width must",
     "shape vanilla-0": ">= 1",
     "shape resnet-77": "50",
     "shape wide-resnet-251": "250",
@@ -145,6 +152,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     kc.save_json(net, path / "net.json")
     kc.save_json(kc.chain(L.Input(3), L.LayerNorm()), path / "bare.json")
+    with open(path / "several.npy", "wb") as file:
+        np.savez(file, np.eye(2), np.eye(3))
     return path
 
 

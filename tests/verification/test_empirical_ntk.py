@@ -67,6 +67,9 @@ def test_bad_input():
     ):
         with refused(message):
             kc.empirical_ntk(model, params, x, **arguments)
+    bare = kc.to_jax(kc.chain(L.Input(4), L.Nonlinear("tanh")), 4)
+    with refused("no parameters between its inputs and its output"):
+        kc.empirical_ntk(bare, bare.init(0), np.ones((2, 4)))
     with refused("expected a model"):
         kc.empirical_ntk(params, model, x)  # pyright: ignore
     normed = kc.to_jax(kc.chain(L.Input(), L.Affine(4), L.BatchNorm()), 4)

@@ -105,6 +105,9 @@ def test_singular_values(untouched_pyplot: None):
     assert wide.mean_square["affine_1"][0] == pytest.approx(1, abs=0.02) and wide.expected[
         "affine_1"
     ] == pytest.approx(1)
+    steep = kc.chain(L.Input(), L.Affine(sigma_w=1e30), L.Affine(sigma_w=1e30))
+    with refused("'affine_2': its Jacobian overflows"):
+        layer_jacobians(kc.to_jax(steep, 8))
     with refused("'affine_4'"):
         layer_jacobians(kc.to_jax(linear, 8), nodes=["affine_1"], start="affine_4")
 
@@ -233,6 +236,15 @@ def test_results_show_themselves(check: Any, untouched_pyplot: None):
     plain = json.loads(json.dumps(check.to_dict()))
     assert plain["powers"]["c"]["fluctuation"]["exponent"] < 0 and len(plain["values"]["c"]) == 2
     assert len(check.plot().axes) == 3
+    errors = check.statistic("c").error[check.judged()]
+    assert check.largest_error("c") == errors.max() > errors.min() > 0
+    with refused("errors is a number of standard errors"):
+        check.allowed(errors=-1)
+    rows = check.to_dataframe()
+    assert len(rows) == 2 * len(check.quantities) * len(check.nodes) * len(check.c)
+    rows = rows[(rows["quantity"] == "c") & (rows["width"] == 24) & (rows["node"] == "affine_2")]
+    assert list(rows["input c"]) == [0.2, 0.8]
+    assert list(rows["mean"]) == list(check.statistic("c", 24).mean[check.nodes.index("affine_2")])
     for ax in (plots.values_by_layer(check, "q"), plots.errors_by_width(check)):
         assert ax.get_lines()
     for call in (

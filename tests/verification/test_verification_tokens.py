@@ -118,6 +118,9 @@ def test_results_show_tokens(check: Any):
     )
     assert "token_cosine" in str(check) and "gradients, difference" in str(check)
     assert any("difference" in row for row in check.gradients.rows.rows)
+    rows = check.gradients.to_dataframe()
+    assert list(rows["mode"].unique()) == ["each token", "mean", "difference"]
+    assert list(rows["mean"][rows["mode"] == "mean"]) == list(check.gradients.mean.mean)
     axes = check.plot().axes
     assert [ax.get_ylabel() for ax in axes] == ["$c$", "$q$", "token cosine"]
     plt.close("all")
@@ -145,6 +148,9 @@ def test_inputs_that_cannot_hold_the_tokens_are_refused():
     network = wired(("x", L.Input(6)), ("a", L.Affine(8), "x"))
     with refused(r"6 channels.*8 dimensions"):
         kc.verify_kernels(kc.to_jax(network), tokens=4, draws=2)
+    lookup = wired(("ids", L.Input()), ("e", L.Embedding(4), "ids"), ("a", L.Affine(8), "e"))
+    with refused("vocabulary size of the token ids 'ids' is unknown"):
+        kc.verify_kernels(kc.to_jax(lookup), tokens=4, draws=2)
     with refused("5.*tokens=.*4"):
         kc.verify_kernels(kc.to_jax(network, image_shape=(5, 1)), tokens=4, draws=2)
 

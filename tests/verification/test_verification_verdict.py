@@ -36,6 +36,7 @@ def test_wrong_sizes_are_found_at_every_q(monkeypatch: pytest.MonkeyPatch, q: fl
     model = kc.to_jax(kc.architectures.vanilla(2, "relu"), 32, weights="gaussian")
     check = kc.verify_kernels(model, c=0.3, q=q, draws=20, tangent=False, gradients=False)
     assert check.passed is False and check.worst.quantity == "q"
+    assert "tangent" not in check.to_dict() and "NTK" not in str(check.summary())
 
 
 def test_the_tangent_kernel_and_gradients_count() -> None:

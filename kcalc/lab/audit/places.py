@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
+from typing import Any
 
-DEEPEST = 60  # the largest number of frames examined
 AUDIT, LIBRARY, USER = "audit", "library", "user"
 RUN = "run_recorded"  # the function of the audit in which a model runs
+BUILD = "built"  # the function of the audit that calls a builder
 
 
 def drawn_at(initialisers: set[str]) -> str:
     """Return the source line that caused a write: the innermost line outside PyTorch.
 
-    Functions that call an initialiser with the same name are skipped.
+    Functions that call an initialiser with the same name are skipped. If all lines of the builder
+    belong to PyTorch, the outermost of them is returned.
     """
     frame, last = sys._getframe(2), ""
-    for _ in range(DEEPEST):
-        if frame is None:
-            break
+    while frame is not None and not begins(frame):
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if _kind(file) == USER and name not in initialisers:
             return f"{short(file)}:{frame.f_lineno}"
@@ -28,19 +28,21 @@ def drawn_at(initialisers: set[str]) -> str:
     return last
 
 
+def begins(frame: Any, name: str = BUILD) -> bool:
+    """Return whether a frame belongs to the audit's function with a given name."""
+    return frame.f_code.co_name == name and _kind(frame.f_code.co_filename) == AUDIT
+
+
 def run_at() -> str:
     """Return the line of the model's source that caused an operation of an audit's run.
 
     Return "" if the frames between the audit and the operation belong only to PyTorch.
     """
     frame = sys._getframe(2)
-    while frame is not None:
+    while frame is not None and not begins(frame, RUN):
         file = frame.f_code.co_filename
-        kind = _kind(file)
-        if kind == USER:
+        if _kind(file) == USER:
             return f"{short(file)}:{frame.f_lineno}"
-        if kind == AUDIT and frame.f_code.co_name == RUN:
-            return ""
         frame = frame.f_back
     return ""
 

@@ -240,16 +240,11 @@ class _Run:
         key = _key(tensor)
         for other in [place for place in self.stored.get(key[0], ()) if place != key]:
             old = self.places[other]
-            if old.flavour != "data" or (value.flavour == "data" and not value.depends_on(old)):
-                merged = Value(
-                    len(self.values), "slice_scatter", (old, value), (), old.tensor, value.flavour
-                )
-                merged.module, merged.ids = value.module, value.ids or old.ids
-                merged.ancestors = old.ancestors | value.ancestors
-                merged.ancestors |= 1 << old.index | 1 << value.index
-                self._add(merged)
-            else:
-                self.places[other] = value
+            part, whole = _written_over(tensor, old.tensor)
+            if whole:
+                self._made("alias", (value,), (), old.tensor)
+            elif part:
+                self._made("slice_scatter", (old, value), (), old.tensor)
 
 
 def _key(tensor: Any) -> tuple[Any, ...]:
@@ -258,6 +253,21 @@ def _key(tensor: Any) -> tuple[Any, ...]:
     except (RuntimeError, NotImplementedError):  # raised for sparse and quantised tensors
         return (id(tensor),)
     return (memory, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _written_over(tensor: Any, other: Any) -> tuple[bool, bool]:
+    """Return whether a view of some memory covers a part of another view, and all of it."""
+    import torch
+
+    if tensor.dtype != other.dtype:  # as of complex numbers and their real and imaginary parts
+        return True, tensor.nbytes >= other.nbytes
+    mask = torch.zeros(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=torch.bool)
+    own, inside = (
+        mask.as_strided(view.shape, view.stride(), view.storage_offset())
+        for view in (tensor, other)
+    )
+    own.fill_(True)
+    return bool(inside.any()), bool(inside.all())
 
 
 def _flavour(name: str, inputs: tuple[Value, ...], tensor: Any) -> tuple[str, tuple[str, ...]]:
@@ -282,11 +292,11 @@ def _places(model: Any, run: _Run) -> Iterator[None]:
             run.stack.append(path)
 
         def end(*_: Any) -> None:
-            if len(run.stack) > 1:
-                run.stack.pop()
+            run.stack.pop()
 
         try:
-            handles.append(module.register_forward_pre_hook(begin))
+            # the first of all hooks, because ``end`` also runs if another hook raises an error
+            handles.append(module.register_forward_pre_hook(begin, prepend=True))
             handles.append(module.register_forward_hook(end, always_call=True))
         except (AttributeError, RuntimeError, TypeError):  # ScriptModules accept no hooks
             continue

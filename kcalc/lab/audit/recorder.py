@@ -19,7 +19,7 @@ from ...interchange.torch_model import memory
 from .building import built, usable
 from .held import held as held_by
 from .laws import Law, estimated, truncated_moments
-from .places import DEEPEST, drawn_at
+from .places import begins, drawn_at
 
 UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 NORMAL, UNIFORM = ("normal", 1.0, 0.0), ("uniform", 12**-0.5, 0.5)
@@ -128,6 +128,8 @@ def _note(
         return
     before = writes.get(memory(args[0])) if args else None
     if name.endswith("_") and not name.startswith("_"):
+        if key not in writes:
+            held.append(out)
         _overwrite(name, args, out, writes)
     elif key not in writes or name in SOURCES:
         law = _fresh(name, args, before)
@@ -244,9 +246,7 @@ def _by_initialiser(frame: Any, out: Any) -> Law | None:
 def _initialiser() -> Any:
     """Return the innermost enclosing frame of a function with a name from ``torch.nn.init``."""
     frame = sys._getframe(1)
-    for _ in range(DEEPEST):
-        if frame is None:
-            return None
+    while frame is not None and not begins(frame):
         if frame.f_code.co_name in INITIALISERS:
             return frame
         frame = frame.f_back
@@ -270,7 +270,8 @@ def _law_of(parameter: Any, writes: dict[int | None, Written]) -> Law:
     ):
         law = replace(law, fan=None)
     if measured.name == "not finite":
-        return replace(law, sigma=math.nan, mean=math.nan)
+        mean = math.nan if bool(parameter.isnan().any()) else math.inf
+        return replace(law, sigma=math.nan, mean=mean)
     if measured.name == "constant":
         return replace(law, name="constant", sigma=0.0, mean=measured.mean, error=0.0)
     off = 6 * measured.error + 0.02 * measured.sigma

@@ -37,14 +37,18 @@ def routers_of(model: Any, call: tuple[tuple[Any, ...], Mapping[str, Any]]) -> t
     found = mixtures(model)
     seen: dict[str, Any] = {}
 
-    def watched(path: str) -> Callable[[Any, Any], None]:
-        def hook(module: Any, args: Any) -> None:
-            if args and isinstance(args[0], torch.Tensor):
-                seen.setdefault(path, args[0].detach().clone())
+    def watched(path: str) -> Callable[[Any, Any, Any], None]:
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            given = next(
+                (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)), None
+            )
+            if given is not None:
+                seen.setdefault(path, given.detach().clone())
 
         return hook
 
-    hooks = [model.get_submodule(path).register_forward_pre_hook(watched(path)) for path in found]
+    modules = [(model.get_submodule(path), watched(path)) for path in found]
+    hooks = [module.register_forward_pre_hook(hook, with_kwargs=True) for module, hook in modules]
     try:
         with evaluating(model), torch.no_grad():
             if found:

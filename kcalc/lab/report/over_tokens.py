@@ -74,7 +74,7 @@ class OverTokens:
         """Describe the network's effect on tokens and inputs in one sentence."""
         ends = [place for place in self.places if place.tokens is not None]
         if not ends:
-            return "all tokens of an input are equal along the stream"
+            return "each input has one token, or its tokens are equal along the stream"
         last = ends[-1]
         words = (
             f"at {last.node}, two tokens of the same input have a cosine of {shown(last.tokens)}"
@@ -122,11 +122,12 @@ def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens 
     values: Any = node_values(network, tokens=given, token_cosine=token_cosine)
     sampled = isinstance(values, SampledValues)
     own = np.ndim(np.asarray(given, dtype=object)) > 0
+    alone = not own and given == 1
     found = OverTokens(
         _about(given, token_cosine, tokens is None), [], {}, values.assumptions, sampled, own
     )
     for node in network:
-        place = _place(node, values[node])
+        place = _place(node, values[node], alone)
         found.levels[node] = (
             place.q[0],
             place.c[0] if place.c else np.nan,
@@ -143,14 +144,21 @@ def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens 
 def _about(tokens: Any, cosine: Any, chosen: bool) -> str:
     if np.ndim(np.asarray(tokens, dtype=object)):
         return "The page uses the given tokens."
+    apart = "any two different inputs have c = 0."
+    if tokens == 1:
+        return f"Each input has one token with q = 1; {apart}"
     size = f"{tokens} tokens (a number chosen for this page)" if chosen else f"{tokens} tokens"
     return (
         f"Each input has {size} with q = 1 and pairwise cosine "
-        f"{0 if cosine is None else cosine:g}; any two different inputs have c = 0."
+        f"{0 if cosine is None else cosine:g}; {apart}"
     )
 
 
-def _place(node: Node, value: Any) -> Place:
+def _place(node: Node, value: Any, alone: bool) -> Place:
+    """Return the values at a node. ``alone``: whether every input has only one token.
+
+    After pooling, there is also only one token.
+    """
     if hasattr(value, "q_error"):
         pairs = (
             (value.q, value.q_error),
@@ -160,9 +168,8 @@ def _place(node: Node, value: Any) -> Place:
         q, own, across = (
             None if mean is None else (_clean(mean), float(error)) for mean, error in pairs
         )
-        return Place(str(node), q or (np.nan, 0.0), own, across)
-    # after pooling, there is only one token
-    own = None if value.token_cosine1 == 1 else (_clean(value.token_cosine1), 0.0)
+        return Place(str(node), q or (np.nan, 0.0), None if alone else own, across)
+    own = None if value.token_cosine1 == 1 or alone else (_clean(value.token_cosine1), 0.0)
     return Place(str(node), (float(value.q1), 0.0), own, (_clean(value.c), 0.0))
 
 
@@ -185,7 +192,7 @@ def _maps(
         grid = np.cos(np.linspace(np.pi / 2, 0, POINTS))
         grid[0] = 0.0
         own = token_map(network, tokens)
-        inside = _place(output, values[output]).tokens is not None
+        inside = _place(output, values[output], tokens == 1).tokens is not None
         rows = zip(
             grid, at(own, grid) if inside else [None] * POINTS, at(across, grid), strict=True
         )

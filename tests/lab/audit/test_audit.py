@@ -139,7 +139,7 @@ class Configured(nn.Module):
     def __init__(self, main: str, **config: Any) -> None:
         super().__init__()
         self.main_input_name, self.config = main, SimpleNamespace(**config)
-        self.table, self.last = nn.Embedding(32, 8), nn.Linear(8, 4)
+        self.table, self.last = nn.Embedding(32, 8), nn.Linear(8, 12)
 
     def forward(
         self, input_ids: Any = None, pixel_values: Any = None, decoder_input_ids: Any = None
@@ -164,6 +164,13 @@ def test_inputs_of_a_configuration() -> None:
     image.table.requires_grad_(False)
     kc.audit(image, predict=False)
     assert Configured.got == {"pixels": (4, 3, 5, 8)}
+    kc.audit(model, {"input_ids": (4, 8)}, predict=False)
+    kc.audit(image, {"pixel_values": (4, 8)}, predict=False)
+    assert Configured.got == {"ids": (4, 8), "pixels": (4, 8)}
+    assert any("several inputs" in remark for remark in kc.audit(image).remarks)
+    torch.manual_seed(0)
+    predicted = kc.audit(Configured("input_ids", vocab_size=32)).predicted_logits
+    assert predicted == pytest.approx((8 / 24 + 1 / 24) ** 0.5, rel=0.3)
     model.wrong = 32
     with refused("specified only input_ids, .*so pass example inputs"):
         kc.audit(model, predict=False)
@@ -278,6 +285,13 @@ def test_equal_tables_of_sines_are_no_copies() -> None:
     assert kc.audit(waves, (4, 16, 8)).findings == ()
     torch.manual_seed(0)
     assert kc.audit(waves(), (4, 16, 8)).findings == ()
+
+
+def test_a_finding_without_a_place_names_parameters() -> None:
+    (result,) = kc.audit(PAIRS["a norm without epsilon"].broken(), (16, 8)).to_sarif()["runs"][0][
+        "results"
+    ]
+    assert result["ruleId"] == "NONFINITE" and result["locations"] == [{"logicalLocations": []}]
 
 
 def test_a_place_outside_the_working_folder_is_no_uri(

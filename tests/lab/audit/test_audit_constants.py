@@ -83,6 +83,8 @@ LOCKED: dict[str, tuple[dict[str, Any], str]] = {
     "law": ({"law": "normal"}, "is kaiming_uniform instead of normal"),
     "sigma": ({"sigma": 0.25}, r"has sigma 0\.5774 instead of 0\.25"),
     "none": ({"sigma": None}, "^$"),
+    "mean": ({"mean": 3.0}, "has the mean 0 instead of 3"),
+    "no mean": ({"mean": None}, "^$"),
     "text": ({"sigma": "0.1"}, "is not the lock file"),
     "number": ({"shape": 16}, "is not the lock file"),
 }

@@ -86,16 +86,17 @@ class Lists(nn.Module):
         return sum(streams)
 
 
-def pair() -> Any:
+def pair(width: int = 16, home: bool = True) -> Any:
     """Two streams; equal small matrices of logits mix them in every sub-layer."""
 
     def forward(m: Any, x: Any) -> Any:
         streams = [1 * x, 1 * x]
         for i, (branch, logits) in enumerate(zip(m.branches, m.mix, strict=True)):
-            streams = written(streams, branch(streams[i].relu()), logits.softmax(-1))
+            read = streams[i] if home else sum(streams)
+            streams = written(streams, branch(read.relu()), logits.softmax(-1))
         return sum(streams)
 
-    branches = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+    branches = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
     mix = nn.ParameterList(6 * torch.eye(2) - 3 for _ in range(2))
     return Model(forward, branches=branches, mix=mix)
 
@@ -371,3 +372,65 @@ def test_gradients_of_matrices_that_compute_gates(case: str) -> None:
     assert {name for f in found.findings for name in f.parameters} == dead
     (remark,) = [r for r in found.remarks if "act as weights of residual streams" in r]
     assert "pre.0" in remark and "dead" not in remark
+
+
+@pytest.mark.parametrize("home", [False, True])
+def test_streams_of_few_channels(home: bool) -> None:
+    """Three channels do not determine three weights at one location; all locations do."""
+    torch.manual_seed(0)
+    found = audited(pair(3, home), (6, 3))
+    assert [finding.code for finding in found.findings] == ["STREAM-ALIKE"] * (not home)
+
+
+class Products(nn.Module):
+    """Streams on the last axis; products of one term write to them. Their sums may be flat."""
+
+    def __init__(self, home: float, flat: bool) -> None:
+        super().__init__()
+        self.flat = flat
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 16)) for _ in range(4)
+        )
+        self.read = nn.ParameterList(1 + home * torch.eye(3)[i % 3] for i in range(4))
+        self.mix = nn.ParameterList(0.1 + 0.7 * torch.eye(3) for _ in range(4))
+        self.write = nn.ParameterList(torch.ones(1, 3) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        streams = x.unsqueeze(-1).repeat(1, 1, 3)
+        parts = (self.branches, self.read, self.mix, self.write)
+        for branch, read, mix, write in zip(*parts, strict=True):
+            y = branch(streams @ read).unsqueeze(-1) @ write
+            if self.flat:
+                streams = ((streams @ mix).flatten(1) + y.flatten(1)).unflatten(1, (16, 3))
+            else:
+                streams = streams @ mix + y
+        return streams.sum(-1)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("home", [0.0, 4.0])
+def test_products_that_write_to_streams(home: float, flat: bool) -> None:
+    torch.manual_seed(0)
+    found = audited(Products(home, flat), (6, 16))
+    assert [finding.code for finding in found.findings] == ["STREAM-ALIKE"] * (not home)
+    assert [block.name for block in found.blocks] == [f"branches.{i}.2" for i in range(4)]
+    assert not any("variance" in remark for remark in found.remarks)
+
+
+class Zeros(Lists):
+    """A product of zeros is added before or behind the streams."""
+
+    def __init__(self, before: bool) -> None:
+        super().__init__(4.0, depth=4)
+        self.before, (self.one, self.two) = before, (nn.Parameter(torch.zeros(16)) for _ in "ab")
+
+    def forward(self, x: Any) -> Any:
+        zero = self.one * self.two
+        return super().forward(x + zero) if self.before else super().forward(x) + zero
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_zeros_outside_of_streams_are_dead(before: bool) -> None:
+    torch.manual_seed(0)
+    (finding,) = audited(Zeros(before), (6, 16)).findings
+    assert (finding.code, finding.parameters) == ("GRAD-DEAD", ("one", "two"))

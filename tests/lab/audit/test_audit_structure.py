@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -86,3 +87,115 @@ def test_numbers_that_are_not_floats_are_predicted_from_their_mean_square(dtype:
     x = torch.randint(2 if dtype == torch.bool else 20, (4, 32))
     expected = kc.audit(build, x[:2].float()).predicted_logits
     assert kc.audit(build, x[:2].to(dtype)).predicted_logits == pytest.approx(expected)
+
+
+def dot_product(form: str) -> Any:
+    """Attention to six tokens, with scores in a form of their own."""
+
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        q, k, v = m.q(x), m.k(x), m.v(x)
+        if form == "a bias that depends on data":
+            w = (q @ k.mT / 4 + q @ m.places.mT).softmax(-1)
+        elif form == "in baddbmm":
+            w = torch.baddbmm(m.places @ m.places.mT, q, k.mT, alpha=0.25).softmax(-1)
+        elif form == "clipped":
+            w = (16 * (q @ k.mT).tanh()).softmax(-1)
+        else:
+            w = F.layer_norm(q @ k.mT, (6,)).softmax(-1)
+        y = x + m.out((w[..., None] * v[:, None]).sum(2) if "bias" in form else w @ v)
+        return y, (w * w).sum(-1), w.log()
+
+    layers = {name: nn.Linear(16, 16) for name in ("q", "k", "v", "out")}
+    return Model(forward, places=nn.Parameter(torch.randn(6, 16)), **layers)
+
+
+@pytest.mark.parametrize(
+    ("form", "scores"),
+    [
+        ("a bias that depends on data", lambda q, k: q @ k.mT / 4),
+        ("in baddbmm", None),
+        ("clipped", lambda q, k: 16 * (q @ k.mT).tanh()),
+        ("after a norm", None),
+    ],
+)
+def test_scores_of_attention(form: str, scores: Any) -> None:
+    """The variance over keys of the scores without their bias, if they are known."""
+    torch.manual_seed(0)
+    model, x = dot_product(form), torch.randn(4, 6, 16)
+    for layer in (model.q, model.k):
+        layer.weight.data *= 4
+    found = of(model, x)
+    expected = None if scores is None else scores(model.q(x), model.k(x)).var(-1, correction=0)
+    variance = 0.0 if expected is None else expected.mean().item()
+    assert (found.blocks[0].score_variance or 0.0) == pytest.approx(variance, rel=1e-4)
+    roles = {row.name: row.role for row in found.parameters}
+    assert ("query" in roles["q.weight"]) == ("key" in roles["k.weight"]) == ("norm" not in form)
+    assert ("output" in roles["out.weight"]) == (form in ("in baddbmm", "clipped"))
+    assert [f.code for f in found.findings] == ["ATT-FROZEN"] * (variance > math.log(6))
+
+
+def halved(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """ReLUs in place on half of a hidden layer; the other half is the stream."""
+    y = model.first(x)
+    y[:, :8] = model.inner(y[:, :8].clone()).relu()
+    return model.last(y)
+
+
+def in_parts(model: Any, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    left, right = y[:, :8], y[:, 8:]
+    left.relu_()
+    return model.last(right + model.inner(right.view(1, 4, 8))[0])
+
+
+@pytest.mark.parametrize(("forward", "size"), [(halved, 16), (in_parts, 8)])
+def test_writes_to_a_part_of_a_tensor(forward: Any, size: int) -> None:
+    """Only values that share the part change: ``right`` is the stream that ``inner`` reads."""
+    layers = {"first": nn.Linear(4, 16), "inner": nn.Linear(8, 8), "last": nn.Linear(size, 3)}
+    torch.manual_seed(0)
+    found = of(Model(forward, **layers), torch.randn(4, 4))
+    rows = {row.name: (row.role, row.fan_in) for row in found.parameters if row.fan_in}
+    merged = forward is in_parts
+    assert rows["last.weight"] == ("reads, readout" if merged else "readout", size)
+    assert [block.name for block in found.blocks] == ["inner"] * merged
+
+
+def test_views_that_no_operation_made() -> None:
+    """A tied readout by another view of the table, and sizes from a tensor outside of the run."""
+
+    def forward(m: Any, ids: torch.Tensor) -> torch.Tensor:
+        x, y = m.layer(m.table(ids)).split(m.sizes.tolist(), -1)
+        return (x * y) @ m.view
+
+    def build() -> nn.Module:
+        table, layer = nn.Embedding(30, 8), nn.Linear(8, 16)
+        view, sizes = table.weight.detach().t(), torch.tensor([8, 8])
+        return Model(forward, table=table, layer=layer, view=view, sizes=sizes)
+
+    found = audit(build, torch.arange(20).reshape(4, 5), predict=False)
+    assert found.findings == () and found.parameters[0].fan_in == 8
+    assert set(found.parameters[0].role.split(", ")) == {"embedding", "readout"}
+
+
+def test_a_branch_that_all_tokens_share_makes_no_streams() -> None:
+    """Six tokens, to each of which a function of their mean is added."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.last(x + m.second(F.relu(m.first(x.mean(1))))[:, None])
+
+    layers = {"first": nn.Linear(12, 12), "second": nn.Linear(12, 12), "last": nn.Linear(12, 3)}
+    found = of(Model(forward, **layers), torch.randn(4, 6, 12))
+    assert [block.name for block in found.blocks] == ["second"] and not found.findings
+    assert not any("streams" in remark for remark in found.remarks)
+
+
+def test_features_of_inference_mode_have_fans() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            features = m.frozen(x)
+        return m.last(features.clone())
+
+    frozen, last = nn.Linear(6, 9).requires_grad_(False), nn.Linear(9, 3)
+    found = of(Model(forward, frozen=frozen, last=last), torch.randn(4, 6))
+    assert [row.fan_in for row in found.parameters if "weight" in row.name] == [6, 9]
+    assert found.findings == ()

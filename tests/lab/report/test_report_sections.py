@@ -11,11 +11,14 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.lab.report import program
+from kcalc.lab.report.explorer import explorer
 from kcalc.lab.report.local_tables import levels_needed
 from kcalc.lab.report.program import Step, compiled
-from kcalc.lab.report.replay import State, applied, run
+from kcalc.lab.report.replay import State, applied, check, run
+from kcalc.lab.report.traces import local_slopes, trace, verdict
 
 A, L = kc.architectures, kc.layers
+TANH = L.Nonlinear("tanh")
 
 
 def narrowing(depth: int) -> kc.Network:
@@ -121,3 +124,31 @@ def test_pages_of_mixers_hold_no_matrices() -> None:
         "TokenMix(matrix=&lt;98 x 196 numbers&gt;)" in page
         or "<98 x 196 numbers>" in page.replace("\\u003c", "<").replace("\\u003e", ">")
     )
+
+
+def test_what_a_trace_says() -> None:
+    """C'(1) of a chain is the product of its local slopes."""
+    steep = kc.chain(L.Input(), *(x for _ in range(6) for x in (L.Affine(sigma_w=2), TANH)))
+    found = trace(steep)
+    assert found.slope == pytest.approx(float(np.prod([*local_slopes(steep, found).values()])))
+    said = f"slope at c = 1 is large, {found.slope:.3g}: a stack of such networks is chaotic"
+    assert said in verdict(found)
+
+
+def test_dropout_and_pooling_in_programs() -> None:
+    tail = L.Pool("max"), L.Dropout(0.5), L.Affine()
+    net = kc.chain(L.Input(image_shape=(4, 4)), L.Affine(kernel=3), TANH, *tail)
+    program = compiled(net)
+    check(program, net)
+    kinds = [step.kind for piece in program.pieces for step in piece.steps]
+    assert kinds == ["in", "aff", "phi", "id", "id", "aff"]
+    with refused("'dropout_1' is active dropout"):
+        compiled(kc.chain(L.Input(), L.Affine(), L.Dropout(0.5, active=True), L.Affine()))
+
+
+def test_weights_of_their_own_in_every_block_leave_depth_to_one_side() -> None:
+    network = A.rescaled_resnet(3)
+    shaped = kc.shape(network, method="residual_weights").network
+    found = explorer(network, shaped, [kc.activation("relu")], "residual_weights")
+    assert any(reason.startswith("The depth slider works only before") for reason in found.reasons)
+    assert all("shaped" not in slider for slider in found.depths) and found.depths

@@ -13,6 +13,7 @@ from test_report import data_of
 from wiring import wired
 
 import kcalc as kc
+from kcalc.lab.report.over_tokens import over_tokens
 
 L, A = kc.layers, kc.architectures
 
@@ -34,6 +35,20 @@ def test_ids_have_a_page() -> None:
 )
 def test_without_tokens_a_page_chooses_their_number(network: kc.Network, chosen: int) -> None:
     assert f"{chosen} tokens (a number chosen for this page)" in kc.report(network).html
+
+
+def test_the_page_of_an_attention_with_two_outputs() -> None:
+    heads = [("y", L.Affine(sigma_w=2.0), "x"), ("z", L.Affine(), "s")]
+    parts = [(name, L.Affine(), "x") for name in ("q", "k", "v")]
+    net = wired(*parts, ("s", L.Attend(), "q k v"), *heads, outputs=["y", "z"])
+    page = kc.report(net, tokens=1, method="dks")
+    assert "Maps and gradients refer to the output &#39;y&#39;." in page.html
+    assert "DKS, which does not support attention, but node &#39;s&#39; attends" in page.html
+    assert "Each input has one token with q = 1; any two" in page.html
+    assert "each input has one token, or its tokens are equal along the stream" in page.html
+    assert data_of(page)["tokens"]["tokens"] == [None]
+    line = wired(*parts, ("s", L.Attend(), "q k v"), ("y", L.Affine(sigma_w=2.0), "s"))
+    assert over_tokens(line, 1, None).mode_rows == [("s", "4", "-"), ("y", "1", "-")]
 
 
 def test_blocks_that_can_be_stacked_have_the_fixed_points_of_their_token_map() -> None:

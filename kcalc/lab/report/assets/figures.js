@@ -37,7 +37,8 @@ function drawTokens(data) {
   const stream = { label: "node of the stream, from input to output", whole: true }, place = (name) => document.getElementById(`chart-tokens-${name}`);
   const curves = [{ name: "two tokens of one input", style: "s0", points: along(data.tokens) }, { name: "two inputs, equal places", style: "s1", points: along(data.c) }];
   const ends = curves.map((s) => last(s.points.map((p) => p[1]).filter(Number.isFinite)));
-  drawChart(place("profile"), { title: `At the end tokens have the cosine ${short(ends[0])}${ends[1] === undefined ? "" : `, two inputs ${short(ends[1])}`}`, x: stream,
+  const said = ["tokens", "two inputs"].map((of, k) => ends[k] === undefined ? "" : `${of} have the cosine ${short(ends[k])}`).filter(Boolean);
+  drawChart(place("profile"), { title: `At the end ${said.join(", ")}`, x: stream,
     y: { label: "cosine", range: [Math.min(0, ...data.tokens, ...data.c), 1] }, series: curves.filter((s) => s.points.some((p) => Number.isFinite(p[1]))) });
   drawChart(place("sizes"), { title: `q goes from ${short(data.q[0])} to ${short(last(data.q))}`, x: stream, y: { label: "q (mean square)", log: true },
     series: [{ name: "", points: along(data.q) }] });
@@ -50,7 +51,7 @@ function drawTokens(data) {
   if (data.modes.length > 1) {
     const ratio = (k) => short(data.modes[0][k] / last(data.modes.map((row) => row[k])));
     drawChart(place("modes"), { title: `Squared gradients at the first node are ${ratio(0)} (mean mode) times those at the last`, x: stream, y: { label: "squared gradient", log: true },
-      series: ["mean mode (equal for all tokens)", "difference mode"].map((name, k) => ({ name, style: `s${k}`, points: along(data.modes.map((row) => row[k])) })) });
+      series: ["mean mode (equal for all tokens)", "difference mode"].map((name, k) => ({ name, style: `s${k}`, points: along(data.modes.map((row) => row[k])) })).filter((s) => s.points.some((p) => Number.isFinite(p[1]))) });
   }
 }
 
