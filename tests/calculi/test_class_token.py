@@ -135,6 +135,8 @@ REFUSED = {
     "pooled": (lambda: token_map(vit(), 16)(0.3), "'readout' has no tokens"),
     "derivative of R": (lambda: token_map(without_readout(), 16).derivative()(0.3), "values"),
     "derivative of Q": (lambda: q_map(vit(), tokens=16).derivative()(1.0), "derivatives in q"),
+    "a formula": (lambda: token_map(without_readout(), 16).expr, "only in double precision"),
+    "a second derivative": (lambda: c_map(vit(), tokens=16).derivative(2)(0.3), "only first"),
     "one tangent kernel": (lambda: kc.ntk(vit(), tokens=16), "a class token"),
     "no tokens": (lambda: c_map(vit())(0.5), "tokens=128"),
     "another length": (lambda: node_values(vit(), tokens=20), "has 17 positions"),
