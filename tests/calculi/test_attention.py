@@ -17,6 +17,7 @@ from wiring import attending, wired
 
 import kcalc as kc
 from kcalc import Sampling, architectures, c_map, node_values, ntk
+from kcalc.calculi.attention.token_table import tabulate_tokens
 from kcalc.network.layers import (
     Affine,
     Attend,
@@ -375,6 +376,11 @@ REFUSED = {
     "no cosine of four tokens": (
         lambda: kc.token_map(PLAIN, 4).table()(-0.5), "between -0.333333 and 1, got -0.5",
     ),
+    "four tokens": (lambda: kc.token_map(PLAIN, 4)(-0.5), "any two of 4 tokens is at least"),
+    "a rough table": (lambda: tabulate_tokens(lambda gap: gap > 0.3, -1), "too rough"),
+    "an infinite table": (
+        lambda: tabulate_tokens(lambda gap: gap + math.inf, -1), "not finite at rho = 1",
+    ),
     "no tolerance": (lambda: kc.token_map(PLAIN, 4).table(tolerance=2), "between 0 and 1, got 2"),
     "a second derivative": (lambda: c_map(PLAIN, tokens=4).derivative(2)(0.3), "use order 1"),
     "balls of steep scores": (
@@ -427,6 +433,11 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
         "'a' reads values whose channel means differ",
     ),
     (over_relu(sink=True), {"tokens": 4}, "channel mean is not 0"),
+    (
+        wired(("h", Affine()), ("r", Nonlinear("relu")), *attending(Attend(sink=True), "r")),
+        {"c": -1, "tokens": 4, "token_cosine": -1 / 3},
+        "more similar between two sequences",
+    ),
     (PLAIN, {"tokens": 4, "sampling": 3}, r"kc.Sampling\(draws="),
 ]
 NO_LAYERS: list[tuple[dict[str, Any], str]] = [
