@@ -292,7 +292,8 @@ class JacobianSpectrum(Shown, Approximable):
         -------
         float
             The smallest s; 0 if s^2 has an atom at 0 or a density down to 0, as in square Gaussian
-            layers.
+            layers. In sums with orthogonal weights, values below about 1e-5 may also be returned
+            as 0.
 
         Raises
         ------

@@ -31,6 +31,8 @@ FAR = 50.0  # an unbounded distribution is searched up to this multiple of the m
 STRIDE = 10.0
 POWER = 0.9  # ratio of logarithmic slopes above which a decay is a power law
 LOWEST = 280.0  # largest increase of log(-t)
+NUDGES = (-1e-9, 1e-9, 3e-9)  # relative changes of a solution
+NOISY = 1e-6  # relative change of 1 + psi, caused by a nudge, that indicates rounding errors
 
 
 @dataclass(frozen=True)
@@ -245,12 +247,26 @@ class Law:
         t = -math.exp(u)
         return 1 + t * float(self.equation.green(y, t)[0][-1].real)
 
+    @property
+    def _clear(self) -> int:
+        """The number of points of :attr:`_below` before rounding errors blur 1 + psi.
+
+        Without rounding errors, 1 + psi decreases with tau and hardly reacts to a nudge.
+        """
+        alive, last = self.equation.origin.x.real > 0, math.inf
+        for k, ((u, value), v) in enumerate(zip(*self._below, strict=True)):
+            near = [self._survival(v + nudge, u, alive) for nudge in NUDGES]
+            if k > 5 and max(abs(one - value) for one in (*near, min(value, last))) > NOISY * value:
+                return k
+            last = value
+        return len(self._below[1])
+
     @cached_property
     def zero_mass(self) -> float:
         """The fraction of singular values that are 0, which is the limit of 1 + psi."""
         if self.lost is not None:
             return self.lost
-        u, value = self._below[0].T
+        u, value = self._below[0][: self._clear].T
         if value[-1] < 1e-9:
             return 0.0
         kept = [len(u) - 1]

@@ -17,10 +17,13 @@ from wiring import attending, wired
 
 import kcalc as kc
 from kcalc import Sampling, architectures, c_map, node_values, ntk
+from kcalc.calculi.attention.token_table import tabulate_tokens
 from kcalc.network.layers import (
     Affine,
     Attend,
+    ClassToken,
     Flatten,
+    GroupNorm,
     Input,
     Layer,
     LayerNorm,
@@ -298,10 +301,31 @@ def test_patches_of_the_input_are_counted_behind_their_layer() -> None:
 
 
 BESIDE_VALUES = wired(*attending(), ("s", Sum(), "v a"))
-TIED = wired(
-    *((n, Affine(), "x") for n in "qv"),
-    ("a", Attend(key_width=8, scale="linear", wide=False), "q q v"),
-)
+
+
+def tied(**options: Any) -> kc.Network:
+    return wired(*((n, Affine(), "x") for n in "qv"), ("a", Attend(**options), "q q v"))
+
+
+def longer(reads: str = "q k v", **options: Any) -> kc.Network:
+    """Keys k and values v behind a class token, and queries q and values u without it."""
+    behind = [(n, Affine(), below) for n, below in zip("qukv", "xxtt", strict=True)]
+    return wired(("t", ClassToken(), "x"), *behind, ("a", Attend(**options), reads))
+
+
+def steep(sigma_w: float, **options: Any) -> kc.Network:
+    return wired(*attending(Attend(**options), "x", Affine(sigma_w=sigma_w)))
+
+
+def relu_behind_a_class_token(*more: Any) -> kc.Network:
+    """A ReLU whose channel mean the class token does not have, and LayerNorm."""
+    return wired(
+        ("h", Affine()), ("r", Nonlinear("relu")), ("t", ClassToken()), *more, ("n", LayerNorm())
+    )
+
+
+EYE = np.eye(3)
+ENDS = [("p", Pool("mean")), ("e", Affine()), ("f", Affine(), "x")]
 
 
 def over_relu(last: Layer | None = None, **options: Any) -> kc.Network:
@@ -342,7 +366,27 @@ REFUSED = {
         lambda: kc.gradients(plain(sink=True), tokens=4),
         "no exact gradients; sample them with sampling=kc.Sampling\\(\\), or use sink=False",
     ),
-}
+    "two outputs": (
+        lambda: ntk(wired(("a", Affine()), ("b", Affine(), "x")), tokens=EYE),
+        "has 2 outputs",
+    ),
+    "the cosine of an array": (lambda: ntk(PLAIN, tokens=EYE, token_cosine=0), "already defines"),
+    "draws of a number": (lambda: ntk(PLAIN, tokens=4, sampling=Sampling()), "omit it"),
+    "a formula of a kernel": (lambda: ntk(PLAIN, tokens=4).expr, "in double precision"),
+    "no cosine of four tokens": (
+        lambda: kc.token_map(PLAIN, 4).table()(-0.5), "between -0.333333 and 1, got -0.5",
+    ),
+    "four tokens": (lambda: kc.token_map(PLAIN, 4)(-0.5), "any two of 4 tokens is at least"),
+    "a rough table": (lambda: tabulate_tokens(lambda gap: gap > 0.3, -1), "too rough"),
+    "an infinite table": (
+        lambda: tabulate_tokens(lambda gap: gap + math.inf, -1), "not finite at rho = 1",
+    ),
+    "no tolerance": (lambda: kc.token_map(PLAIN, 4).table(tolerance=2), "between 0 and 1, got 2"),
+    "a second derivative": (lambda: c_map(PLAIN, tokens=4).derivative(2)(0.3), "use order 1"),
+    "balls of steep scores": (
+        lambda: kc.token_map(steep(30), 4).ball(0.3, digits=10), "up to variance 400",
+    ),
+}  # fmt: skip
 NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (PLAIN, {}, "node 'attention' .* pass tokens="),
     (PLAIN, {"token_cosine": 0.3}, "pass the number of tokens"),
@@ -364,8 +408,36 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (plain(sink=True), {"tokens": 4, "token_cosine": -0.2}, "cosine >= 0"),
     (PLAIN, {"tokens": np.eye(3, dtype=int)}, "could be a covariance or token ids"),
     (BESIDE_VALUES, {"tokens": 4}, "share weights"),
-    (TIED, {"tokens": np.eye(3)}, "use wide=True"),
+    (tied(key_width=8, scale="linear", wide=False), {"tokens": EYE}, "use wide=True"),
+    (tied(), {"tokens": EYE}, "grow with the width"),
+    (tied(), {"tokens": 3}, "share weights"),
+    (tied(scale="linear", alibi=True), {"tokens": EYE}, "remove this option"),
+    (wired(*ENDS, ("s", Sum(), "e f")), {"tokens": 4}, r"\(pooled, 4 tokens\)"),
+    (longer("q k u"), {"tokens": 4}, "5 keys and 4 values"),
+    (longer(identity=0.5), {"tokens": 4}, "4 queries and 5 keys"),
+    (longer(causal=True), {"tokens": EYE}, "mask .* 3 queries and 4 keys"),
+    (
+        wired(("h", Affine()), ("q", Nonlinear("relu")), *attending()[1:]),
+        {"tokens": 4},
+        "queries of node 'a' are not a fresh Gaussian",
+    ),
+    (wired(*ENDS[:2], ("m", Pool("mean"))), {"tokens": 4}, "'m' .* already pooled"),
+    (wired(("m", Pool("mean", 2))), {"tokens": EYE}, "'m' .* windows of tokens"),
+    (wired(("h", Affine()), ("n", GroupNorm())), {"tokens": EYE}, "'n' normalises over tokens"),
+    (PLAIN, {"tokens": np.zeros((2, 3, 4), int)}, "got integers of shape"),
+    (PLAIN, {"tokens": np.ones((2, 60000, 1))}, "at most 4096 tokens .* got 120000"),
+    (steep(1e60, causal=True), {"tokens": 4}, r"variance 1e\+240, which is too large"),
+    (
+        relu_behind_a_class_token(*((n, Affine(), "t") for n in "qk"), ("a", Attend(), "q k t")),
+        {"tokens": EYE},
+        "'a' reads values whose channel means differ",
+    ),
     (over_relu(sink=True), {"tokens": 4}, "channel mean is not 0"),
+    (
+        wired(("h", Affine()), ("r", Nonlinear("relu")), *attending(Attend(sink=True), "r")),
+        {"c": -1, "tokens": 4, "token_cosine": -1 / 3},
+        "more similar between two sequences",
+    ),
     (PLAIN, {"tokens": 4, "sampling": 3}, r"kc.Sampling\(draws="),
 ]
 NO_LAYERS: list[tuple[dict[str, Any], str]] = [
@@ -419,6 +491,32 @@ def test_norms_take_off_the_means_of_what_tokens_read(net: kc.Network, mixes: bo
     found = sampled["n"]
     assert abs(found.c - exact["n"].c) <= WORST * found.c_error + 1e-12
     assert mixes == (a.q1 < 0.45)
+
+
+def test_layers_between_tokens_of_an_array() -> None:
+    """Orthogonal tokens of mean square 1, and scores so steep that rows are one-hot."""
+
+    def end(net: kc.Network) -> Any:
+        return list(node_values(net, tokens=EYE).values())[-1]
+
+    assert end(wired(("m", Pool("mean", 1)), ("a", Affine(sigma_w=2)))).q == 4
+    assert end(wired(("s", Sum((0.5,)), "x"), ("a", Affine()))).q == 0.25
+    assert end(wired(("h", Affine()), ("s", Sum((3,))), ("r", Nonlinear("relu")))).q == 4.5
+    found = end(relu_behind_a_class_token())  # without the mean, ReLUs are orthogonal
+    assert (found.q, found.token_cosine) == pytest.approx((1, 0), abs=1e-12)
+    assert node_values(wired(("m", Pool("mean", 1))), 0.5, tokens=4)["m"].q1 == 1
+    ends = wired(*ENDS[:2], ("m", Flatten()), ("o", Affine()))
+    assert node_values(ends, 0.5, tokens=4)["o"][:3] == (0.25, 0.25, 0.5)
+    found = node_values(steep(1e15, causal=True), tokens=3)["a"]
+    assert found.q == pytest.approx(1e30, rel=1e-6)
+    # equal picks of rows over 1, 2 and 3 tokens: 1/2, 1/3 and 1/3
+    assert abs(found.token_cosine - 7 / 18) <= WORST * found.token_cosine_error
+
+
+def test_tables_take_arrays_of_jax() -> None:
+    maps = kc.token_map(PLAIN, 4)
+    found = maps.table()(jnp.asarray([-0.5, 0.3, 1]))
+    assert np.isnan(found[0]) and np.asarray(found[1:]) == pytest.approx(maps([0.3, 1]), rel=1e-6)
 
 
 # -- tokens that are sampled -----------------------------------------------------------------------

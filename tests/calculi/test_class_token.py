@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refusals, refused
-from wiring import wired
+from wiring import attending, wired
 
 import kcalc as kc
 from kcalc import c_map, chain, node_values, q_map, to_jax, token_map
 from kcalc.calculi.attention.class_token import Grouped, reading, response
 from kcalc.gaussian.softmax_groups import ScorePair, moments
-from kcalc.network.layers import Affine, Attend, ClassToken, Input, Pool, Positions, TokenMix
+from kcalc.network.layers import (
+    Affine,
+    Attend,
+    ClassToken,
+    Input,
+    Pool,
+    Positions,
+    TokenMix,
+)
 
 A = kc.architectures
 WORST = 4.5
@@ -40,6 +48,20 @@ def test_a_class_token_that_is_like_the_others_has_their_overlap() -> None:
     every = Grouped(1, 0, 0, 0, 1)
     assert reading(known, every) == pytest.approx(0.0699723586941146880092484851130, rel=2e-12)
     assert response(known, every, every) == pytest.approx(0.0383916762579391, rel=1e-12)
+
+
+@pytest.mark.parametrize(("tokens", "sigma_w"), [(2, 1.0), (4, 4.0)])
+def test_few_tokens_and_steep_scores_are_sampled(tokens: int, sigma_w: float) -> None:
+    """A class token that is like its orthogonal tokens, and one token more without it."""
+    reads = attending(None, "t", Affine(sigma_w=sigma_w))
+    net = wired(("e", Affine()), ("t", ClassToken()), *reads)
+    plain = wired(("t", Affine()), *reads)
+    found, exact = node_values(net, tokens=tokens)["a"], node_values(plain, tokens=tokens + 1)["a"]
+    assert 0 < abs(found.q - exact.q1) <= WORST * found.q_error
+    nodes, expected = (
+        kc.gradients(n, tokens=k).nodes["q"] for n, k in ((net, tokens), (plain, tokens + 1))
+    )
+    assert nodes == pytest.approx(expected, rel=0.1)
 
 
 # -- maps ------------------------------------------------------------------------------------------
@@ -135,6 +157,8 @@ REFUSED = {
     "pooled": (lambda: token_map(vit(), 16)(0.3), "'readout' has no tokens"),
     "derivative of R": (lambda: token_map(without_readout(), 16).derivative()(0.3), "values"),
     "derivative of Q": (lambda: q_map(vit(), tokens=16).derivative()(1.0), "derivatives in q"),
+    "a formula": (lambda: token_map(without_readout(), 16).expr, "only in double precision"),
+    "a second derivative": (lambda: c_map(vit(), tokens=16).derivative(2)(0.3), "only first"),
     "one tangent kernel": (lambda: kc.ntk(vit(), tokens=16), "a class token"),
     "no tokens": (lambda: c_map(vit())(0.5), "tokens=128"),
     "another length": (lambda: node_values(vit(), tokens=20), "has 17 positions"),

@@ -47,6 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "scores with ALiBi": {"normaliser": "identity", "alibi": True, "heads": 4},
     "ALiBi": {"causal": True, "alibi": True, "heads": 4},
     "relative": {"relative": (1.2, 8, 4)},
+    "relative sigmoid": {"relative": (1.2, 8, 4), "normaliser": "sigmoid"},
     "shaped": {"identity": 0.5, "centre": 0.4},
     "linear": {"scale": "linear"},
     "a window": {"causal": True, "window": 3},

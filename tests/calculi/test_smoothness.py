@@ -15,11 +15,23 @@ from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, repeat, residual
+from kcalc import Network, chain, repeat, residual
 from kcalc.activations.base import X
 from kcalc.calculi.smoothness import smoothness
 from kcalc.calculi.smoothness.logs import shown
-from kcalc.network.layers import Affine, Input, Nonlinear, Opaque, Sum
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    Input,
+    Layer,
+    Nonlinear,
+    Opaque,
+    Pool,
+    Sum,
+    TokenMix,
+)
 
 
 def residual_net(width: int, blocks: int) -> kc.Network:
@@ -96,8 +108,16 @@ def test_descent_on_a_quadratic_is_exactly_the_rate() -> None:
 # -- refusals --------------------------------------------------------------------------------------
 
 
-def small(phi: object = "tanh", **options: object) -> kc.Network:
+def small(phi: object = "tanh", **options: object) -> Network:
     return chain(Input(3), Affine(3, **options), Nonlinear(phi), Affine(2))  # type: ignore[arg-type]
+
+
+def image(*layers: Layer) -> Network:
+    return chain(Input(2, (4, 4)), *layers, Flatten(), Affine(1))
+
+
+def biased(channels: int) -> dict[str, np.ndarray]:
+    return {"weight": np.eye(3), "bias": np.ones(channels)}
 
 
 def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
@@ -142,6 +162,17 @@ test_what_is_refused = refusals(
         (chain(Input(3), Affine(2, kernel=3)), {"radius": 1}, "image_shape"),
         (chain(Input(3, (4,)), Affine(2)), {"radius": 1}, r"image_shape=\(4,\); bounds require"),
         (chain(Input(3), Affine(2, standardised=True)), {"radius": 1}, "standardis"),
+        (chain(Input(3), Affine()), {"radius": 1}, "of node 'affine_1' is unknown"),
+        (image(Affine(2, kernel=3, padding="reflect")), {"radius": 1}, "reflect padding"),
+        (image(Affine(2, kernel=5, padding="valid")), {"radius": 1}, "'affine_1'.*not fit"),
+        (image(Pool("mean", 5)), {"radius": 1}, "'pool_1'.*does not fit"),
+        (image(Pool("weighted_mean", 2)), {"radius": 1}, "weighted pooling"),
+        (image(TokenMix(np.eye(16))), {"radius": 1}, "TokenMix"),
+        (chain(Input(3), Pool("mean")), {"radius": 1}, "no locations"),
+        (small(), {"radius": 1, "X": np.ones((0, 3))}, "same number of examples"),
+        (small(), {"radius": 1, "weights": {"affine_1": biased(2)}}, r"expected shape \(3,\)"),
+        (small(bias=False), {"radius": 1, "weights": {"affine_1": biased(3)}}, "bias=False"),
+        (chain(Input(3), Affine(2), Dropout(0.5, True)), {"radius": 1}, "active=False"),
     ],
     lambda network, options: smoothness(network, **options),
 )
@@ -207,6 +238,22 @@ def test_one_normalised_weight_by_hand(
     )
     assert one.parameter_lipschitz == pytest.approx(3 * slope, rel=1e-12)
     assert one.input_lipschitz == {"input": pytest.approx(most, rel=1e-12)}
+
+
+def test_one_normalised_weight_in_a_ball() -> None:
+    """``P'(w) = (1 + w^2)^(-3/2)`` is least at the end |w| = 2.5 of the ball around 2."""
+    net, near = chain(Input(1), Affine(1, bias=False)), {"affine_1": np.array([[2.0]])}
+    one = smoothness(net, X=[[3.0]], normalisation="weight", weights=near, radius=0.5)
+    assert one.regularity == pytest.approx(9 / 7.25**3)
+
+
+def test_weights_without_a_radius_do_not_move() -> None:
+    """|D F|^2 <= |x|^2 |v|^2 + |tanh|^2, for |v| <= 1 and three ones x; idle layers."""
+    a, v = Affine(2, bias=False), Affine(1, bias=False)
+    net = wired(("x", Input(3)), ("a", a), ("c", Concat(), "a"), ("d", Dropout(0.5)),
+                ("t", Nonlinear("tanh")), ("v", v))  # fmt: skip
+    found = smoothness(net, X=np.ones((1, 3)), weights={"a": np.ones((3, 2))}, radius={"v": 1})
+    assert found.parameter_lipschitz == pytest.approx(math.sqrt(3 + 2))
 
 
 def test_a_kink_that_is_out_of_reach_does_not_bend() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusals import refused
-from wiring import wired
+from wiring import attending, wired
 
 import kcalc as kc
 from kcalc.calculi.attention.probes import joint_modes, probed_modes
@@ -101,3 +101,13 @@ def test_profiles_of_streams_over_tokens() -> None:
 def test_shared_branches_have_no_gradients_over_tokens_followed_one_by_one() -> None:
     with refused("'s': the addends share weights.*one by one.*tokens=T"):
         kc.gradients(SHARED, tokens=np.eye(3))
+
+
+@pytest.mark.parametrize("tokens", [4, np.eye(4)], ids=["alike", "an array"])
+def test_layers_that_leave_tokens_unchanged(tokens: int | np.ndarray) -> None:
+    kept = wired(("h", L.Affine()), ("m", L.Pool("mean", 1)), ("o", L.Affine(sigma_w=2)))
+    assert kc.gradients(kept, tokens=tokens).nodes == dict.fromkeys("xhm", 4) | {"o": 1}
+    mean = wired(("m", L.Pool("mean")), ("f", L.Flatten()), ("o", L.Affine()))
+    assert kc.gradients(mean, tokens=tokens).nodes == {"x": 0.25, "m": 1, "f": 1, "o": 1}
+    unread = wired(*attending(), ("s", L.Sum((1, 0)), "x a"))
+    assert kc.gradients(unread, tokens=tokens).nodes == dict.fromkeys("qkva", 0) | {"x": 1, "s": 1}

@@ -105,6 +105,8 @@ def test_closed_forms() -> None:
     assert steep.moment(1) == pytest.approx(1e6 * 4 / 3 / math.sqrt(2 * math.pi))
     relu = kc.jacobian_spectrum(layers(2, "relu", HE))
     assert relu.density([1, 1.01])[0] == pytest.approx(relu.density(1))  # continued from 1.01
+    assert relu.density(relu.largest() ** 2 - 1e-13) == pytest.approx(0, abs=1e-3)
+    assert kc.jacobian_spectrum(layers(14, None, 1, [9] * 14 + [18])).smallest() == 0
     sums = kc.jacobian_spectrum(kc.residual(L.Affine(sigma_w=0.5), shortcut_weight=0.8))
     known = kc.residual_spectrum(0.5, 0.8, 0.6)
     assert (sums.smallest(), sums.largest()) == pytest.approx(known.support, rel=1e-8)
@@ -127,6 +129,33 @@ def test_edges_of_two_kinked_layers() -> None:
     bent = [N(sp.Piecewise((x, x > 0), (x / n, True))) for n in (10, 5)]
     two = kc.jacobian_spectrum(kc.chain(L.Input(), A(), bent[0], A(), bent[1]), 1, "orthogonal")
     assert (two.smallest(), two.largest()) == pytest.approx((0.02, 1))  # both slopes of half
+    assert two.atoms == ()
+    far, near = two.density([1 - 1e-4, 1 - 1e-10])  # an inverse square root at the edge
+    assert near / far == pytest.approx(1e3, rel=1e-3)
+
+
+def test_two_bands() -> None:
+    """The 30 rows of a concatenation that are 10 times as large carry 30% of the values."""
+    bands = wired(("a", A(100), "x"), ("b", A(30, sigma_w=10), "x"), ("j", L.Concat(), "a b"),
+                  features=100)  # fmt: skip
+    law = kc.jacobian_spectrum(bands)
+    u = np.linspace(math.log(8), math.log(240), 41)
+    values = law.density(np.exp(u))
+    assert values[0] == 0 and values @ np.exp(u) * (u[1] - u[0]) == pytest.approx(0.3, rel=3e-3)
+    assert law.atoms == ()
+
+
+def test_the_lower_end_of_sums_with_orthogonal_weights() -> None:
+    """From the S-transform of 1 + s^2 + 2 s cos(a) with uniform a, to the fourth power."""
+    net = kc.chain(L.Input(), *4 * [kc.residual(A(sigma_w=0.98))])
+    law = kc.jacobian_spectrum(net, weights="orthogonal")
+    assert law.smallest() == pytest.approx(6.8488934e-5, rel=1e-7)
+
+
+def test_a_lower_end_that_is_not_resolved() -> None:
+    net = kc.chain(L.Input(), *4 * [kc.residual(A(sigma_w=0.99))])  # 1.2e-5
+    with pytest.raises(KcalcError, match="too small to be resolved"):
+        kc.jacobian_spectrum(net, weights="orthogonal").smallest()
 
 
 def test_atoms() -> None:
@@ -158,6 +187,14 @@ def test_atoms_of_dropout_and_sums() -> None:
     assert kc.jacobian_spectrum(both, weights="orthogonal").atoms == (pytest.approx((1.5, 1)),)
     full = kc.chain(L.Input(10), A(20), N("relu"), A(50))  # half of 20 channels: full rank
     assert kc.jacobian_spectrum(full).atoms == ()
+    flat = wired(
+        ("r", N("relu"), "x"), ("a", A(), "x"), ("t", N("hard_tanh")), ("s", L.Sum(), "r t")
+    )
+    law = kc.jacobian_spectrum(flat, input_law="gaussian")  # both slopes are 0
+    assert law._law.zero_mass == pytest.approx(math.erfc(0.5**0.5) / 2, rel=1e-5)
+    half = wired(("a", A(9), "x"), ("s", L.Sum(), "x a"), ("b", A(6)), ("c", A(6)), features=9)
+    law = kc.jacobian_spectrum(half)
+    assert law.smallest() == 0 and law._law.zero_mass == pytest.approx(1 / 3)
 
 
 def test_drawn_networks_of_every_operation() -> None:
@@ -216,6 +253,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "groups": (kc.chain(L.Input(4), A(4, groups=2)), {}, "'affine.*groups=1"),
     "ratios": (kc.chain(L.Input(4), A()), {}, "'affine.*features="),
     "activation of the input": (kc.chain(L.Input(), N("relu"), A()), {}, "'nonlinear.*input_law"),
+    "activation of a sum": (
+        kc.chain(L.Input(), kc.residual(A()), N("relu")), {}, "'nonlinear.*input_law",
+    ),
     "stopped": (kc.chain(L.Input(), A(), L.StopGradient()), {}, "'stopgradient.*backward pass"),
     "embedding": (kc.chain(L.Input(), L.Embedding(5, 4)), {}, "'embedding.*one-hot"),
     "jump": (kc.chain(L.Input(), A(), N("sign")), {}, "'nonlinear.*sign jumps"),

@@ -17,6 +17,7 @@ from .weights import visible
 
 Array = np.ndarray
 MOST = 1024  # maximum number of tokens per sequence; the cost is quadratic
+MOST_VARIANCE = 200.0  # the largest variance of scores; the grids grow with it
 
 
 def exact_mask(op: P.Attend) -> bool:
@@ -34,7 +35,7 @@ def masked(
 ) -> Array | None:
     """Return the covariance (P, P) of the outputs of all tokens.
 
-    The result is None if tokens are not exchangeable.
+    The result is None if tokens are not exchangeable, or if the scores vary too much.
 
     The covariances of queries, keys and values have shape (chains, P, P). The result is
     ``O_ik = V_d + (V_s - V_d) S_ik``. Here V_s and V_d are the covariances of the values at equal
@@ -49,6 +50,8 @@ def masked(
     )
     differ = float(factor(op)) * (h_same - h_other)
     variance = np.diagonal(g_same) * np.diagonal(differ)
+    if not np.max(variance) <= MOST_VARIANCE:
+        return None
     sees = visible(op, count, count)
     causal = np.array_equal(sees, np.tri(count, dtype=bool))
     out = np.empty((sequences, count, sequences, count))

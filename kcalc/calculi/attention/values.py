@@ -160,6 +160,7 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
                 "floats, or pass the sequences of ids in another order"
             )
         _check_ids(ids, network)
+        _check_places(ids.size)
         return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
     if given.dtype.kind in "iu" and given.ndim > 2:
         raise KcalcError(
@@ -169,8 +170,10 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
         )
     if given.ndim == 3:
         rows = numbers.reshape(-1, given.shape[-1])
+        _check_places(len(rows))
         return _checked(rows @ rows.T / rows.shape[1], len(given))
     if given.ndim == 2 and given.shape[0] == given.shape[1]:
+        _check_places(len(numbers))
         return _checked(numbers, 1)
     raise KcalcError(
         "tokens must be a covariance (T, T), integer token ids (T,) or (N, T), or inputs (N, T, "
@@ -200,7 +203,6 @@ def _check_places(count: int) -> None:
 
 
 def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
-    _check_places(len(covariance))
     if not np.allclose(covariance, covariance.T, rtol=1e-10, atol=0):
         raise KcalcError("a token covariance must be symmetric")
     least = float(np.linalg.eigvalsh(covariance)[0])
@@ -241,8 +243,6 @@ def sampled_values(
 
     ``profile``: include the scores of attention, but no covariances.
     """
-    if len({count for _, count in covariances.values()}) > 1:
-        raise KcalcError("all inputs of a network must have the same number of sequences")
     asked = read_sampling(sampling)
 
     def run(draws: Draws) -> tuple[SampledValues, float]:

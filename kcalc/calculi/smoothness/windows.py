@@ -50,16 +50,22 @@ def affine_window(
         )
     dilation = _pair(op.dilation, node)
     outputs = window_outputs(locations, reach(kernel, dilation), stride, op.padding)
-    if min(outputs) < 1:
-        raise KcalcError(
-            f"node {node!r}: a window of {kernel} does not fit into {locations} locations"
-        )
+    _check_fit(outputs, kernel, locations, node)
     wraps = op.padding == "circular"
     often = [
         k if d > 1 or (wraps and k > n) else min(math.ceil(k / s), m)
         for k, s, d, n, m in zip(kernel, stride, dilation, locations, outputs, strict=True)
     ]
     return math.prod(kernel), math.sqrt(math.prod(often)), outputs
+
+
+def _check_fit(
+    outputs: Locations, window: tuple[int, int], locations: Locations, node: Node
+) -> None:
+    if min(outputs) < 1:
+        raise KcalcError(
+            f"node {node!r}: a window of {window} does not fit into {locations} locations"
+        )
 
 
 def pool_norms(
@@ -70,7 +76,7 @@ def pool_norms(
     The smallest singular value is inf |A^T v| over unit vectors v of outputs. The norm of mean
     pooling is bounded by Schur's test, which is exact if windows do not overlap. The norm of max
     pooling is bounded by the square root of the number of windows that cover one entry. Raises:
-    NoRule for weighted means, KcalcError for inputs without locations.
+    NoRule for weighted means, KcalcError for inputs without locations, and if no window fits.
     """
     if op.pooling == "weighted_mean":
         raise NoRule(
@@ -87,6 +93,7 @@ def pool_norms(
     window = _pair(op.window, node)
     stride = window if op.stride is None else _pair(op.stride, node)
     outputs = window_outputs(locations, window, stride, op.padding)
+    _check_fit(outputs, window, locations, node)
     axes = [
         _axis(n, k, s, m, op) for n, k, s, m in zip(locations, window, stride, outputs, strict=True)
     ]
