@@ -398,6 +398,16 @@ ATTENTION: dict[str, tuple[Case, str]] = {
 }
 
 
+def test_a_rule_that_fails_leaves_nothing(monkeypatch: Any, internal_errors: None) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("the works")
+
+    monkeypatch.setattr("kcalc.interchange.onnx_model.attention._joined", fail)
+    found = read(proto_of(attention("Attention", "Q K V", **TWO)))
+    assert any("KeyError" in note.text for note in found.notes)
+    assert [type(op).__name__ for op in found.trace.ops] == ["Entry", *["Linear"] * 3, "NotRead"]
+
+
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_that_is_not_read(name: str) -> None:
     found, words = ATTENTION[name]

@@ -19,7 +19,20 @@ from kcalc.activations import X
 from kcalc.interchange.apply import apply_to
 from kcalc.interchange.fusion import Still, released
 from kcalc.interchange.layout import reshaped_axis
-from kcalc.interchange.trace import Attend, Held, Join, Linear, Moment, Pooling, Reshape, Transpose
+from kcalc.interchange.trace import (  # fmt: skip
+    Attend,
+    Contract,
+    Held,
+    Join,
+    Linear,
+    Masked,
+    Moment,
+    Pass,
+    Pooling,
+    Reshape,
+    Softmax,
+    Transpose,
+)
 
 L = kc.layers
 
@@ -122,6 +135,10 @@ def test_functions_without_a_rule(case: str) -> None:
 
 def test_a_function_beside_celu_and_one_of_two_stops() -> None:
     concave = sp.Piecewise((1 - sp.exp(-X), X < 0), (X, True))
+    tape = Tape(2, 5)
+    both = tape.apply(lambda a, b: a + b, tape.dense("x", 5), tape.dense("x", 5))
+    end = tape.apply(lambda a: 2 * a + Still(a) + Still(-a), both)
+    assert L.Sum((2, 2)) in layers_of(tape.read(tape.dense(end, 3)))
     twice = told(lambda a: 2 * a + Still(a) + Still(-a)).network
     assert L.Scale(2) in [layer for _, layer, _ in twice.steps()]
     for expr, stops in (concave, 0), (Still(sp.tanh(X)) * Still(sp.sin(X)), 1):
@@ -135,7 +152,7 @@ def test_long_functions_have_different_names() -> None:
     tape = Tape(2, 5)
     for function, label in (sp.sin, "f[0]"), (sp.cos, "f_0"):
         end = tape.dense(tape.ops[-1].name, 5)
-        tape.apply(lambda x, f=function: sum(f(k * x) for k in range(1, 14)), end, label=label)
+        tape.apply(lambda x, f=function: sum(f(k * x) for k in range(1, 6)), end, label=label)
     found = tape.read(tape.ops[-1].name).network
     assert [phi.name for phi in found.activations] == ["phi_f_0", "phi_f_0_"]
 
@@ -204,6 +221,22 @@ def test_attention_with_constant_queries_and_keys_mixes_tokens() -> None:
     weights = special.softmax(0.5 * q @ k.T, -1)
     assert layers_of(reading)[-1].array == pytest.approx(np.kron(np.eye(3), weights))
     assert [note.text.startswith("it mixes the locations") for note in reading.notes] == [True]
+
+
+def test_masked_scores_of_equal_keys() -> None:
+    """Each token attends equally to the tokens that the mask leaves."""
+    tape = Tape(2, 4, 6, axis=-1)
+    told = {"what": "", "reason": ""}
+    keys = tape.held(np.ones((2, 4, 6)))
+    scores = tape.add(Contract, "s", (2, 4, 4), ("x", keys), terms="btc,bsc->bts", **told)
+    scores = tape.add(Pass, "p", (2, 4, 4), (scores,))
+    later = ~np.tri(4, dtype=bool)
+    scores = tape.add(Masked, "m", (2, 4, 4), (scores,), mask=later, value=-np.inf, **told)
+    weights = tape.add(Softmax, "w", (2, 4, 4), (scores,), axis=2, **told)
+    reads = weights, tape.dense("x", 6)
+    end = tape.add(Contract, "y", (2, 4, 6), reads, terms="bts,bsc->btc", **told)
+    mixing = layers_of(tape.read(end))[-1]
+    assert mixing.array == pytest.approx(np.tri(4) / np.arange(1, 5)[:, None])
 
 
 def test_reshapes_that_do_not_fit_are_unknown() -> None:
