@@ -327,6 +327,10 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda p, x: jax.nn.softmax(x, where=np.arange(6) < 4) @ p["u"],
                 "maximum over channels",
             ),
+            "compared with an array": (
+                lambda p, x: jnp.where(x @ p["u"] > p["b"], x, 0),
+                "combines a feature map with an array",
+            ),
             "lengths of examples": (
                 lambda p, x: (lambda h: h / jnp.sqrt((h * h).mean(0) + 1e-5))(x @ p["u"]),
                 "the sum or mean over channels or examples",
