@@ -364,12 +364,13 @@ def test_an_edited_module_updates_its_running_statistics() -> None:
 def test_edits_of_other_models_are_refused() -> None:
     reading = read(DRAWN["halves of weights"][0], G, ROWS)
     edits = edits_of(reading, SimpleNamespace(network=reading.network))
-    for subject, given, options, words in (
+    cases: Any = (
         (3.5, edits, {}, "a float was passed"),
         ((model, G), edits, {"inplace": True}, "inplace= is for PyTorch"),
         ((model, G), replace(edits, framework="flax"), {}, "for flax models, .* a jax model"),
         ((model, G), replace(edits, framework="onnx"), {}, "'onnx' models are not supported"),
-    ):
+    )
+    for subject, given, options, words in cases:
         with refused(words):
             apply_edits(subject, given, **options)
     for change in ({"kind": "scaled"}, {"layout": {"wide": [8, 16], "strides": [900, 1]}}):

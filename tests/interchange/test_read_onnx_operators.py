@@ -407,7 +407,7 @@ def test_a_rule_that_fails_leaves_nothing(monkeypatch: Any, internal_errors: Non
         raise KeyError("the works")
 
     monkeypatch.setattr("kcalc.interchange.onnx_model.attention._joined", fail)
-    found = read(proto_of(attention("Attention", "Q K V", **TWO)))
+    found: Any = read(proto_of(attention("Attention", "Q K V", **TWO)))
     assert any("KeyError" in note.text for note in found.notes)
     assert [type(op).__name__ for op in found.trace.ops] == ["Entry", *["Linear"] * 3, "NotRead"]
 

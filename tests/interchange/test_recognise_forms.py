@@ -111,6 +111,10 @@ def test_a_constant_expression_and_a_constant_array_as_feature_maps() -> None:
     assert opaque(reading, flat) == "a number is read as a feature map"
 
 
+def stopped(x: Any) -> Any:
+    return Still(x)
+
+
 def told(function: Any, *reads: Any) -> Any:
     """The reading of a layer, an elementwise function of it and of other operations, a layer."""
     tape = Tape(2, 6)
@@ -123,7 +127,7 @@ CIRCLE = (lambda tape: tape.add(Held, "c", (6,), (), value=np.full(6, 1j)),)
 ODD: dict[str, tuple[Any, Any, str]] = {
     "a square": (lambda a, b: a * b**2, OTHER, "neither a weighted sum nor a product"),
     "complex": (lambda a, b: a * b, CIRCLE, "its numbers are complex"),
-    "0 with stops": (lambda a: Still(-a) + Still(a), (), "it is 0 for every input"),
+    "0 with stops": (lambda a: stopped(-a) + stopped(a), (), "it is 0 for every input"),
 }
 
 
@@ -137,11 +141,11 @@ def test_a_function_beside_celu_and_one_of_two_stops() -> None:
     concave = sp.Piecewise((1 - sp.exp(-X), X < 0), (X, True))
     tape = Tape(2, 5)
     both = tape.apply(lambda a, b: a + b, tape.dense("x", 5), tape.dense("x", 5))
-    end = tape.apply(lambda a: 2 * a + Still(a) + Still(-a), both)
+    end = tape.apply(lambda a: 2 * a + stopped(a) + stopped(-a), both)
     assert L.Sum((2, 2)) in layers_of(tape.read(tape.dense(end, 3)))
-    twice = told(lambda a: 2 * a + Still(a) + Still(-a)).network
+    twice = told(lambda a: 2 * a + stopped(a) + stopped(-a)).network
     assert L.Scale(2) in [layer for _, layer, _ in twice.steps()]
-    for expr, stops in (concave, 0), (Still(sp.tanh(X)) * Still(sp.sin(X)), 1):
+    for expr, stops in (concave, 0), (stopped(sp.tanh(X)) * stopped(sp.sin(X)), 1):
         network = told(lambda a, e=expr: e.subs(X, a)).network
         (node,) = network.nodes_of(L.Nonlinear)
         assert network.layer(node).activation.expr == released(expr)
