@@ -323,7 +323,7 @@ class ElementwiseRules(Builder):
         y, v = sp.symbols("y v", real=True)
         try:
             expr = op.function(*(y if form is maps[0] else v for form in forms))
-            expr = sp.expand(expr) if expandable(expr) else expr
+            expr = sp.expand(expr) if isinstance(expr, sp.Expr) and expandable(expr) else expr
         except (TypeError, ValueError, AttributeError):
             return None
         fixed, source = arrays[0], maps[0].source

@@ -347,15 +347,30 @@ def test_the_gain_and_bias_of_a_norm_module(law: Any, removed: bool, spread: flo
     assert close(new(x), new.out(2 * (jnp.sin(0.5 * z + 0.125) - 0.25)))
 
 
+def test_an_edited_module_updates_its_running_statistics() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    rngs = nnx.Rngs(0)
+    parts = nnx.Linear(6, 8, rngs=rngs), nnx.BatchNorm(8, momentum=0.75, rngs=rngs), jnp.tanh
+    model, x = nnx.Sequential(*parts), R2.standard_normal((16, 6)).astype("f")
+    reading = read(model, x)
+    phi = L.Nonlinear("sin")
+    network = reading.network.map_layers(lambda _, g: phi if isinstance(g, L.Nonlinear) else g)
+    new = apply_edits(model, edits_of(reading, SimpleNamespace(network=network)), weights="keep")
+    z = model.layers[0](x)
+    assert close(new(x), jnp.sin((z - z.mean(0)) / jnp.sqrt(z.var(0) + 1e-5)))
+    assert close(new.layers[1].mean[...], z.mean(0) / 4)
+
+
 def test_edits_of_other_models_are_refused() -> None:
     reading = read(DRAWN["halves of weights"][0], G, ROWS)
     edits = edits_of(reading, SimpleNamespace(network=reading.network))
-    for subject, given, options, words in (
+    cases: Any = (
         (3.5, edits, {}, "a float was passed"),
         ((model, G), edits, {"inplace": True}, "inplace= is for PyTorch"),
         ((model, G), replace(edits, framework="flax"), {}, "for flax models, .* a jax model"),
         ((model, G), replace(edits, framework="onnx"), {}, "'onnx' models are not supported"),
-    ):
+    )
+    for subject, given, options, words in cases:
         with refused(words):
             apply_edits(subject, given, **options)
     for change in ({"kind": "scaled"}, {"layout": {"wide": [8, 16], "strides": [900, 1]}}):

@@ -117,6 +117,10 @@ UNREAD: dict[str, tuple[Callable[..., Any], str]] = {
         heads(lambda q, k, v: attend(LEARNED, k, v)),
         "its queries are the same for all inputs",
     ),
+    "learned queries, stopped": (
+        heads(lambda q, k, v: soft(stopped(LEARNED @ k.mT)) @ v),
+        "mix tokens with different matrices",
+    ),
     "sums of scores": (
         heads(lambda q, k, v: soft(jnp.einsum("bhqd,bhse->bhqs", q, k)) @ v),
         "its scores are not products",

@@ -327,6 +327,10 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda p, x: jax.nn.softmax(x, where=np.arange(6) < 4) @ p["u"],
                 "maximum over channels",
             ),
+            "compared with an array": (
+                lambda p, x: jnp.where(x @ p["u"] > p["b"], x, 0),
+                "combines a feature map with an array",
+            ),
             "lengths of examples": (
                 lambda p, x: (lambda h: h / jnp.sqrt((h * h).mean(0) + 1e-5))(x @ p["u"]),
                 "the sum or mean over channels or examples",
@@ -457,6 +461,7 @@ def test_arrays_too_large_to_be_followed() -> None:
         lambda p, x: jax.jit(lambda a, b: (a + b) ** 99999)(x @ p["u"], jnp.sin(x)),
         lambda p, x: jax.jit(lambda a, b: (a + b) ** 99999)(x, p["b"]),
         lambda p, x: lax.stop_gradient(x) * (x + 1) ** 99999,
+        lambda p, x: (x - x.mean(-1, keepdims=True)) * (x + 1) ** 99999,
     ],
 )
 def test_large_powers_are_not_expanded(function: Any) -> None:

@@ -379,6 +379,10 @@ def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None
 OF_INPUT = node("MatMul", "x m", "a"), node("Unsqueeze", "a u", "M")
 NOTHING: dict[str, Any] = {"m": np.zeros((4, 4)) > 0, "q": np.zeros((6, 6), F)}
 ATTENTION: dict[str, tuple[Case, str]] = {
+    "angles of the input": (
+        case("RotaryEmbedding", "x x x", [2, 3, 4, 8], 23),
+        "its angles depend on the input",
+    ),
     "a mask of the input": (
         attention("Attention", "Q K V M", *OF_INPUT, m=weights(6, 4), u=[1], **TWO),
         "its mask depends on the input",
@@ -396,6 +400,16 @@ ATTENTION: dict[str, tuple[Case, str]] = {
         "a cache of earlier keys",
     ),
 }
+
+
+def test_a_rule_that_fails_leaves_nothing(monkeypatch: Any, internal_errors: None) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("the works")
+
+    monkeypatch.setattr("kcalc.interchange.onnx_model.attention._joined", fail)
+    found: Any = read(proto_of(attention("Attention", "Q K V", **TWO)))
+    assert any("KeyError" in note.text for note in found.notes)
+    assert [type(op).__name__ for op in found.trace.ops] == ["Entry", *["Linear"] * 3, "NotRead"]
 
 
 @pytest.mark.parametrize("name", ATTENTION)

@@ -23,8 +23,10 @@ def test_bags_of_unequal_sizes_are_not_read() -> None:
     assert "all examples have the same number of ids" in r.notes[0].text
 
 
-def columns(m: Any, x: torch.Tensor) -> torch.Tensor:
+def columns(m: Any, x: Any) -> Any:
     i = x.long()
+    if hasattr(m, "one") and hasattr(m, "last"):
+        return m.one(i[:, 0]) + m.last(x[:, 1:])
     if hasattr(m, "one"):
         return m.out(torch.cat([m.one(i[:, 0]), m.two(i[:, 1])], 1))
     return torch.tanh(m.out(i[:, :1].float())) * m.last(i[:, 1:].float())
@@ -36,5 +38,7 @@ def test_columns_of_an_array_of_floats_are_ids_only_if_a_table_reads_them() -> N
     found = kc.read(Model(columns, **tables), x)
     assert found.fidelity.level == "exact"
     assert len(found.network.nodes_of(kc.layers.Embedding)) == len(found.network.inputs) == 2
+    beside = Model(columns, one=nn.Embedding(9, 8), last=nn.Linear(1, 8))
+    assert kc.read(beside, x).fidelity.level == "exact"
     whole = kc.read(Model(columns, out=nn.Linear(1, 4), last=nn.Linear(1, 4)), x)
     assert whole.fidelity.level == "not read"

@@ -19,7 +19,20 @@ from kcalc.activations import X
 from kcalc.interchange.apply import apply_to
 from kcalc.interchange.fusion import Still, released
 from kcalc.interchange.layout import reshaped_axis
-from kcalc.interchange.trace import Attend, Held, Join, Linear, Moment, Pooling, Reshape, Transpose
+from kcalc.interchange.trace import (  # fmt: skip
+    Attend,
+    Contract,
+    Held,
+    Join,
+    Linear,
+    Masked,
+    Moment,
+    Pass,
+    Pooling,
+    Reshape,
+    Softmax,
+    Transpose,
+)
 
 L = kc.layers
 
@@ -98,6 +111,10 @@ def test_a_constant_expression_and_a_constant_array_as_feature_maps() -> None:
     assert opaque(reading, flat) == "a number is read as a feature map"
 
 
+def stopped(x: Any) -> Any:
+    return Still(x)
+
+
 def told(function: Any, *reads: Any) -> Any:
     """The reading of a layer, an elementwise function of it and of other operations, a layer."""
     tape = Tape(2, 6)
@@ -110,7 +127,7 @@ CIRCLE = (lambda tape: tape.add(Held, "c", (6,), (), value=np.full(6, 1j)),)
 ODD: dict[str, tuple[Any, Any, str]] = {
     "a square": (lambda a, b: a * b**2, OTHER, "neither a weighted sum nor a product"),
     "complex": (lambda a, b: a * b, CIRCLE, "its numbers are complex"),
-    "0 with stops": (lambda a: Still(-a) + Still(a), (), "it is 0 for every input"),
+    "0 with stops": (lambda a: stopped(-a) + stopped(a), (), "it is 0 for every input"),
 }
 
 
@@ -122,9 +139,13 @@ def test_functions_without_a_rule(case: str) -> None:
 
 def test_a_function_beside_celu_and_one_of_two_stops() -> None:
     concave = sp.Piecewise((1 - sp.exp(-X), X < 0), (X, True))
-    twice = told(lambda a: 2 * a + Still(a) + Still(-a)).network
+    tape = Tape(2, 5)
+    both = tape.apply(lambda a, b: a + b, tape.dense("x", 5), tape.dense("x", 5))
+    end = tape.apply(lambda a: 2 * a + stopped(a) + stopped(-a), both)
+    assert L.Sum((2, 2)) in layers_of(tape.read(tape.dense(end, 3)))
+    twice = told(lambda a: 2 * a + stopped(a) + stopped(-a)).network
     assert L.Scale(2) in [layer for _, layer, _ in twice.steps()]
-    for expr, stops in (concave, 0), (Still(sp.tanh(X)) * Still(sp.sin(X)), 1):
+    for expr, stops in (concave, 0), (stopped(sp.tanh(X)) * stopped(sp.sin(X)), 1):
         network = told(lambda a, e=expr: e.subs(X, a)).network
         (node,) = network.nodes_of(L.Nonlinear)
         assert network.layer(node).activation.expr == released(expr)
@@ -135,7 +156,7 @@ def test_long_functions_have_different_names() -> None:
     tape = Tape(2, 5)
     for function, label in (sp.sin, "f[0]"), (sp.cos, "f_0"):
         end = tape.dense(tape.ops[-1].name, 5)
-        tape.apply(lambda x, f=function: sum(f(k * x) for k in range(1, 14)), end, label=label)
+        tape.apply(lambda x, f=function: sum(f(k * x) for k in range(1, 6)), end, label=label)
     found = tape.read(tape.ops[-1].name).network
     assert [phi.name for phi in found.activations] == ["phi_f_0", "phi_f_0_"]
 
@@ -204,6 +225,22 @@ def test_attention_with_constant_queries_and_keys_mixes_tokens() -> None:
     weights = special.softmax(0.5 * q @ k.T, -1)
     assert layers_of(reading)[-1].array == pytest.approx(np.kron(np.eye(3), weights))
     assert [note.text.startswith("it mixes the locations") for note in reading.notes] == [True]
+
+
+def test_masked_scores_of_equal_keys() -> None:
+    """Each token attends equally to the tokens that the mask leaves."""
+    tape = Tape(2, 4, 6, axis=-1)
+    told = {"what": "", "reason": ""}
+    keys = tape.held(np.ones((2, 4, 6)))
+    scores = tape.add(Contract, "s", (2, 4, 4), ("x", keys), terms="btc,bsc->bts", **told)
+    scores = tape.add(Pass, "p", (2, 4, 4), (scores,))
+    later = ~np.tri(4, dtype=bool)
+    scores = tape.add(Masked, "m", (2, 4, 4), (scores,), mask=later, value=-np.inf, **told)
+    weights = tape.add(Softmax, "w", (2, 4, 4), (scores,), axis=2, **told)
+    reads = weights, tape.dense("x", 6)
+    end = tape.add(Contract, "y", (2, 4, 6), reads, terms="bts,bsc->btc", **told)
+    mixing = layers_of(tape.read(end))[-1]
+    assert mixing.array == pytest.approx(np.tri(4) / np.arange(1, 5)[:, None])
 
 
 def test_reshapes_that_do_not_fit_are_unknown() -> None:

@@ -51,6 +51,10 @@ PARTS: dict[str, tuple[list[Any], list[int]]] = {
     "of a mean": ([CONV, node("GlobalAveragePool", "a", "l"), CUT2], IMAGE),
     "by steps": ([DENSE, node("Slice", "a s1 far a2 two", "y")], ROWS),
     "dropped out": ([DENSE, node("Dropout", "a", "l"), CUT], ROWS),
+    "turned": (
+        [DENSE, node("Transpose", "a", "r", perm=[0, 2, 1]), node("Tanh", "r", "l"), CUT2],
+        ROWS,
+    ),
 }
 
 

@@ -209,7 +209,11 @@ class JaxWeightEdits:
         yield self._edit(node, "bias", what, edit)
 
     def _table(self, node: str, op: Lookup, layer: L.Embedding) -> Edit:
-        view, factor = self._multiple(op, [op.parameter])
+        own = self.model.arrays().get(op.parameter)
+        if own is not None and np.array_equal(own, op.weight):
+            view, factor = View(op.parameter), 1.0
+        else:
+            view, factor = self._multiple(op, [op.parameter])
         sigma = float(layer.sigma) / (factor * op.factor * op.bag**0.5)
         edit = WeightEdit(view.leaf, "normal", sigma, self.model.shapes[view.leaf])
         return self._edit(node, "weight", f"table with standard deviation {sigma:.6g}", edit)

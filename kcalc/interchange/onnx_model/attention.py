@@ -183,8 +183,10 @@ def _added(mask: Value) -> Value:
 def rotated(node: Node) -> Made:
     """Read RotaryEmbedding with constant angles, which rotate pairs of channels."""
     x, cosines, sines = node.value(0), node.value(1), node.value(2)
-    if x.op is None or cosines.array is None or sines.array is None or x.rank not in (3, 4):
+    if x.op is None or x.rank not in (3, 4):
         return None
+    if cosines.array is None or sines.array is None:
+        return node.unread("rotary embedding", "its angles depend on the input")
     places, interleaved = node.optional(3), bool(node.whole("interleaved"))
     if places is not None and places.array is None:
         return node.unread("rotary embedding", "the positions of the tokens depend on the input")

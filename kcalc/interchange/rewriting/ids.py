@@ -52,7 +52,11 @@ def with_columns(trace: Trace) -> TraceEditor:
         layered = any(isinstance(op, Linear) for op in trace.ops)
         alone = layered and not whole and len(taken) == len(set(taken))
         looked_up = all(isinstance(edit.ops.get(n), Lookup) or n in ids for n in read)
-        kept = all(isinstance(edit.ops[name], Entry | Pass) for name in passing)
+        cast: set[str] = set()
+        for op in (edit.ops[name] for name in passing[1:]):
+            if not isinstance(op, Pass) or not cast.isdisjoint(op.reads):
+                cast.add(op.name)
+        kept = all(part.name in ids for part in parts if not cast.isdisjoint(part.reads))
         if not ((alone and kept) or looked_up) or any(part.axis != 1 for part in parts):
             continue
         made: dict[Sequence[int], str] = {}
@@ -68,6 +72,8 @@ def with_columns(trace: Trace) -> TraceEditor:
 
 def _casts(op: Op | None) -> bool:
     """Whether an operation returns ids unchanged, possibly as floats."""
+    if isinstance(op, Pointwise):
+        return is_cast(op) and len(op.reads) == 1 and _keeps(op.function(ID), 16)
     return isinstance(op, Pass) or (op is not None and is_cast(op))
 
 

@@ -164,8 +164,6 @@ class PythonTarget(LanguageTarget[Text]):
     def call(self, function: str, *arguments: Text) -> Text:
         text = self.dialect.functions[function]
         parts = [self.short(argument) for argument in arguments]
-        if text.count("{}") > len(parts):
-            parts = [self.keep(parts[0])] * text.count("{}")
         level = (
             ADD
             if re.match(r"[\d.]+ [-+]", text)
