@@ -237,7 +237,9 @@ class Planner:
     def _activation(self, node: Node, phi: Activation, constants: Any) -> tuple[Edit, Calls] | None:
         layer = self.target.model.layer(node)
         assert isinstance(layer, L.Nonlinear)
-        if phi == layer.activation:
+        norm = self.target.model.parents(node)[0]
+        gained = norm in self.target.gone and str(norm) in self.target.reading.gains
+        if phi == layer.activation and not gained:
             return None
         base, numbers = transformation(phi)
         same = base == layer.activation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,19 @@ def test_standardised_weights_are_standardised_when_they_are_drawn() -> None:
     rows = new[2].weight.detach()
     assert float(rows.mean(1).abs().max()) < 1e-6 and not torch.equal(rows, model[2].weight)
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(4))
+
+
+def test_the_gain_of_a_removed_norm_before_an_activation_that_stays() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 4))
+    nn.init.constant_(model[1].weight, 1.5)
+    nn.init.constant_(model[1].bias, 0.2)
+    x = torch.randn(4, 8)
+    reading = read(model, x)
+    changed = SimpleNamespace(
+        network=reading.unmerged.without(reading.unmerged.nodes_of(kc.layers.LayerNorm))
+    )
+    made = apply_to(model, changed, weights="keep")
+    torch.testing.assert_close(made(x), model[3](torch.tanh(1.5 * model[0](x) + 0.2)))
 
 
 def test_modules_that_several_modules_share() -> None:
