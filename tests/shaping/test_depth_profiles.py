@@ -57,7 +57,7 @@ def test_causal_rows_see_fewer_tokens() -> None:
     truth = np.mean([row_entropy(i, 1.0) for i in range(2, 9)])
     assert abs(entropy - truth) < 4 * error and error < 0.01
     barred = {ax.get_title() for ax in found.plot().axes if ax.containers}
-    assert "Entropy by depth" in barred
+    assert "Scores by depth" in barred
 
 
 def test_gradients_that_are_refused_leave_the_rest() -> None:

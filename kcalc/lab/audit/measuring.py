@@ -70,7 +70,9 @@ def measure(
         marked = [v for merge in structure.merges for v in merge.values]
         marked = marked or [c.value for c in structure.contractions]
         marked = [value for value in marked if value.tensor.requires_grad]
-        wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
+        wanted = [parameters[name] for name in names] + [
+            v.tensor if v.edge is None else v.edge for v in marked
+        ]
         found = gradients_of(aim.loss, wanted)
         gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))
         trainable = {name: parameters[name] for name in names}
@@ -255,7 +257,7 @@ def _nonfinite(measured: Measured) -> tuple[str, ...]:
     for value in program.values:
         if value.flavour != "data" or value.op in ("where", "masked_fill", "add"):
             continue
-        if not bool(value.tensor.isfinite().all()):
+        if not bool(value.content.isfinite().all()):
             if value.op == "input":
                 return ("the example inputs",)
             return (f"the result of {value.op} in {value.module or 'the model'}",)

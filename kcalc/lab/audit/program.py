@@ -28,7 +28,8 @@ class Value:
     only on parameters, and "other" otherwise. ``weights`` are the parameters in a value of flavour
     "weight". ``module`` is the module that created the value, and ``ids`` says whether the value
     depends on the inputs at all. ``place`` is the line of the model's source that created the
-    value, and ``call`` is the number of the operation in the run.
+    value, and ``call`` is the number of the operation in the run. If a later operation overwrites
+    the tensor, ``kept`` is a copy of it, and ``edge`` is its place in the gradient graph.
     """
 
     index: int
@@ -43,6 +44,13 @@ class Value:
     ancestors: int = 0
     place: str = ""
     call: int = -1
+    kept: Any = None
+    edge: Any = None
+
+    @property
+    def content(self) -> Any:
+        """Return the tensor as it was when the value was made."""
+        return self.tensor if self.kept is None else self.kept
 
     @property
     def data(self) -> tuple[Value, ...]:
@@ -111,6 +119,8 @@ def run_recorded(
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if func._schema.is_mutable and args and isinstance(args[0], torch.Tensor):
+                run.keep(args[0])
             out = func(*args, **(kwargs or {}))
             if changed is not None:
                 out = changed(run.calls, func._schema.name, out)
@@ -217,6 +227,17 @@ class _Run:
             if name.endswith("_") and func._schema.is_mutable:
                 self._written(tensor, value)
         self.calls += 1
+
+    def keep(self, tensor: Any) -> None:
+        """Keep copies of the data in some memory, because an operation overwrites it."""
+        from torch.autograd.graph import get_gradient_edge
+
+        for place in self.stored.get(_key(tensor)[0], ()):
+            value = self.places[place]
+            if value.flavour == "data" and value.kept is None:
+                value.kept = value.tensor.detach().clone()
+                if value.tensor.requires_grad:
+                    value.edge = get_gradient_edge(value.tensor)
 
     def numbered(self, tensor: Any) -> None:
         """Record that a tensor was converted to Python numbers."""

@@ -56,7 +56,7 @@ def large(subject: Subject) -> Iterator[Finding]:
 
 
 def _rms(value: Value) -> float:
-    return float(value.tensor.detach().abs().double().square().mean().sqrt())
+    return float(value.content.detach().abs().double().square().mean().sqrt())
 
 
 def _behind(value: Value) -> set[int]:

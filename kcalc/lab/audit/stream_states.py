@@ -38,7 +38,7 @@ class State:
 def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State | None:
     """Return the streams that a sum produces, or None if it produces a single stream.
 
-    ``mask`` selects the contractions that read data.
+    ``mask`` selects the contractions in ``by_value``.
     """
     if value.op != "add" or len(value.data) != 2 or value.data[0] is value.data[1]:
         return None
@@ -50,9 +50,8 @@ def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State
         while own:
             last = own.bit_length() - 1
             own ^= 1 << last
-            found = by_value.get(last)
-            # skip other values, such as a product with the weights of the streams
-            if found is None or found.fan_in < 2:
+            found = by_value[last]
+            if found.fan_in < 2:  # a product with the weights of the streams
                 continue
             count, rest = divmod(size, max(found.value.tensor.numel(), 1))
             if rest == 0 and 2 <= count <= MOST:
@@ -67,7 +66,7 @@ def states(program: Program, contractions: Sequence[Contraction]) -> list[State]
     mask = sum(1 << index for index in by_value)
     found = [s for v in program.values if (s := state_of(v, by_value, mask)) is not None]
     origin = start_of(program, found[0]) if found else None
-    split = next(iter(copies(origin.tensor, found[0].count)), None) if origin is not None else None
+    split = next(iter(copies(origin.content, found[0].count)), None) if origin is not None else None
     if origin is None or split is None:
         return []
     first, shape = found[0], origin.tensor.shape

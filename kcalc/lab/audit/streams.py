@@ -106,7 +106,7 @@ def _only_truncation(subject: Subject) -> bool:
         own = (program.values[i] for i in bits(state.skip.ancestors & ~seen))
         if sum(value.op in DIVISIONS for value in own) < REPEATED:
             return False
-        if not copies(state.value.tensor, state.count):
+        if not copies(state.value.content, state.count):
             return False
         seen |= state.value.ancestors
     return bool(seen)
@@ -122,7 +122,7 @@ def _logits(subject: Subject) -> float:
             if value.op not in GATES or not value.data or rest or count % state.count:
                 continue
             if count <= state.count * (state.count + 2) and places > 1:
-                logits = value.data[0].tensor.detach().double().reshape(places, -1)
+                logits = value.data[0].content.detach().double().reshape(places, -1)
                 found.extend(logits.var(0).tolist())
         seen |= state.value.ancestors
     return sum(found) / max(len(found), 1)

@@ -110,13 +110,13 @@ def rms(tensor: Any) -> float | None:
 
 def _emitted(subject: Subject) -> dict[str, Any]:
     """Return {parameter: the result of its contraction or table lookup}."""
-    found = {name: used.value.tensor for name, used in subject.contracted.items()}
+    found = {name: used.value.content for name, used in subject.contracted.items()}
     for value in subject.measured.structure.program.values:
         if "embedding" in value.op and value.inputs and value.inputs[0].weights:
             for name in value.inputs[0].weights:
-                found.setdefault(name, value.tensor)
+                found.setdefault(name, value.content)
                 if "embedding" in subject.roles.get(name, ()):
-                    found[name] = value.tensor
+                    found[name] = value.content
     return found
 
 
@@ -141,8 +141,8 @@ def _block(subject: Subject, merge: Merge, gradient: float) -> BlockRow:
             known = scores(attention) or known
     return BlockRow(
         name,
-        pooled([rms(value.tensor) or 0.0 for value in merge.values]),
-        pooled([rms(value.tensor) or 0.0 for value in merge.branches]),
+        pooled([rms(value.content) or 0.0 for value in merge.values]),
+        pooled([rms(value.content) or 0.0 for value in merge.branches]),
         token_cosine(_streams(merge)),
         known.variance if known else None,
         known.log_keys if known else None,
@@ -153,10 +153,10 @@ def _block(subject: Subject, merge: Merge, gradient: float) -> BlockRow:
 def _streams(merge: Merge) -> list[np.ndarray]:
     """Return an array for every stream, or nothing if the streams cannot be told apart."""
     if merge.state is None:
-        return [value.tensor.detach().double().cpu().numpy() for value in merge.values]
+        return [value.content.detach().double().cpu().numpy() for value in merge.values]
     if merge.state.split is None:
         return []
-    streams = taken(merge.value.tensor, merge.state.count, merge.state.split)
+    streams = taken(merge.value.content, merge.state.count, merge.state.split)
     axis, _ = merge.state.split
     own = merge.value.tensor.shape[axis] == merge.state.count  # the axis contains only streams
     return list(streams.squeeze(1 + axis) if own else streams)

@@ -135,8 +135,8 @@ def scores(attention: Attention) -> Scores | None:
     Rows with fewer than half of the largest number of keys are left out. The result is None if a
     row has only one key.
     """
-    weights = attention.softmax.tensor.detach().float()
-    values = attention.scores.tensor.detach().float()
+    weights = attention.softmax.content.detach().float()
+    values = attention.scores.content.detach().float()
     if attention.scores.op == "baddbmm" or values.numel() != weights.numel():
         return None
     values = values.reshape(weights.shape)
@@ -215,7 +215,7 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
     Tokens that are zero at the start of the stream, such as padding, are left out: a norm
     multiplies small inputs, and their gradients, by a large number.
     """
-    begun = merges[0].skip.tensor
+    begun = merges[0].skip.content
     rows = begun.any(-1) if begun.ndim in (2, 3) else None
     found = []
     for merge in merges:
@@ -282,7 +282,7 @@ def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
     if not all(r and all(one.op in NORMS for one in r) for r in behind):
         return sizes
     streams = [
-        [v.tensor.detach().double().square().mean() ** 0.5 for v in m.values] for m in merges
+        [v.content.detach().double().square().mean() ** 0.5 for v in m.values] for m in merges
     ]
     return [size * pooled(list(map(float, s))) for size, s in zip(sizes, streams, strict=True)]
 

@@ -185,6 +185,10 @@ def _moved(layer: Any, name: str, place: Any = ...) -> Any:
 UNPREDICTED: dict[str, tuple[Any, Any]] = {
     "entries of 0.weight have a mean of 0.": (lambda: [_moved(nn.Linear(64, 64), "weight")], 64),
     "0.bias, the bias of a norm, is not zero": (lambda: [_moved(nn.LayerNorm(8), "bias")], 8),
+    "sums other than those that add a branch": (
+        lambda: [Model(lambda m, x: m.a(x) + m.b(x), a=nn.Linear(8, 8), b=nn.Linear(8, 8))],
+        8,
+    ),
     "some token ids have a row of zeros": (lambda: [_moved(nn.Embedding(9, 8), "weight", 3)], 0),
 }
 
@@ -197,6 +201,26 @@ def test_what_prevents_a_prediction(words: str, case: Any) -> None:
         lambda: nn.Sequential(*build(), nn.LazyLinear(4)) if 0 else nn.Sequential(*build()), inputs
     )
     assert any(words in remark for remark in found.remarks)
+
+
+def patches(model: Any, x: Any) -> Any:
+    """Attention of one head to patches of an image."""
+    x = model.patches(x).flatten(2).mT
+    attended = nn.functional.scaled_dot_product_attention(model.q(x), model.k(x), model.v(x))
+    return model.head((x + model.out(attended)).mean(1))
+
+
+def test_predictions_for_bags_and_patches() -> None:
+    """The sum of six vectors of variance 1 has q = 6; a readout has variance 1 / (3 fan_in)."""
+    torch.manual_seed(0)
+    found = kc.audit(
+        lambda: nn.Sequential(nn.EmbeddingBag(300, 64, mode="sum"), nn.Linear(64, 120)),
+        torch.randint(300, (64, 6)),
+    )
+    assert found.predicted_logits == pytest.approx((6 / 3 + 1 / 192) ** 0.5, rel=0.05)
+    layers = {name: nn.Linear(64, 64) for name in ("q", "k", "v", "out", "head")}
+    found = kc.audit(Model(patches, patches=nn.Conv2d(3, 64, 4, 4), **layers), (16, 3, 16, 16))
+    assert found.predicted_logits == pytest.approx(found.logits, rel=0.1)
 
 
 def test_labels_go_in_a_dictionary() -> None:

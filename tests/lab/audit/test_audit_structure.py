@@ -177,6 +177,32 @@ def test_views_that_no_operation_made() -> None:
     assert set(found.parameters[0].role.split(", ")) == {"embedding", "readout"}
 
 
+def test_operations_in_place_do_not_change_the_tables() -> None:
+    """A value counts as it was before a later operation overwrote it, and so does its gradient."""
+    tables, x = [], torch.randn(8, 16)
+    for in_place in (False, True):
+
+        def forward(m: Any, x: torch.Tensor, in_place: bool = in_place) -> torch.Tensor:
+            x = m.embed(x)
+            for block in m.blocks:
+                y = block(x)
+                x = x.add_(y) if in_place else x + y
+            return m.head(x)
+
+        torch.manual_seed(0)
+        blocks = nn.ModuleList(
+            nn.Sequential(nn.Tanh(), nn.Linear(16, 16), nn.ReLU(in_place), nn.Linear(16, 16))
+            for _ in range(3)
+        )
+        model = Model(forward, embed=nn.Linear(16, 16), blocks=blocks, head=nn.Linear(16, 3))
+        found = of(model, x)
+        rows = [(row.stream, row.branch, row.gradient) for row in found.blocks]
+        tables.append([*sum(rows, ()), *(row.emits for row in found.parameters if row.emits)])
+        first = model.embed(x).square().mean().sqrt().item()
+        assert found.parameters[0].emits == pytest.approx(first, rel=1e-5)
+    assert len(tables[0]) == 3 * 3 + 8 and tables[0] == pytest.approx(tables[1], rel=1e-5)
+
+
 def test_a_branch_that_all_tokens_share_makes_no_streams() -> None:
     """Six tokens, to each of which a function of their mean is added."""
 
