@@ -160,7 +160,7 @@ class Products:
         if a.activation is None or b.activation is None or a.source is None or b.source is None:
             raise FreshnessError(
                 f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way "
-                "that kcalc cannot track"
+                "that kcalc cannot track; put an Affine layer behind one of them"
             )
         phi, psi = self._functions(a, b, node)
         m, n = a.source.moments, b.source.moments
@@ -224,7 +224,7 @@ class Products:
             if len(meets) > 1 or any(other.support & g.support for g in meets for other in left):
                 raise FreshnessError(
                     f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way "
-                    "that kcalc cannot track"
+                    "that kcalc cannot track; put an Affine layer behind one of them"
                 )
             right = [g for g in right if not any(g is met for met in meets)]
             total = _joined(

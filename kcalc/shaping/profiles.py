@@ -23,7 +23,6 @@ from ..network import primitives as P
 from ..network.compose import require_network
 from ..network.layers import Attend, Sum
 from ..network.network import Network, chosen_output, sum_weights
-from ..network.tokens import has_distinct_tokens
 from .traces import DepthTrace, depth_trace
 
 if TYPE_CHECKING:
@@ -257,8 +256,7 @@ def depth_profile(
         return several
     trace = depth_trace(network, np.atleast_1d(cosines).ravel(), float(one_q(q)), **options)
     rows = trace.blocks
-    count = None if tokens is None or has_distinct_tokens(tokens) else int(tokens)
-    scores, score_errors = _scores(network, trace, count)
+    scores, score_errors = _scores(network, trace, tokens)
     modes, mode_errors, notes = (
         _modes(network, trace, chosen_output(network, output), q, options)
         if truth(backward, "backward")
@@ -371,7 +369,7 @@ def _branches(network: Network, trace: DepthTrace, sizes: Array) -> Array:
 
 
 def _scores(
-    network: Network, trace: DepthTrace, count: int | None
+    network: Network, trace: DepthTrace, tokens: Any
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return {quantity: values by block} and {quantity: standard errors} for attention scores.
 
@@ -383,11 +381,9 @@ def _scores(
         reads = network.parents(node)[:2]
         if isinstance(trace.found, SampledValues):
             one, error, two, other = trace.found.scores[node]
-            numbers = (one, two, error, other)
+            found[node] = (one, two, error, other)
         else:
-            numbers = _exact(op, trace.found, reads, count)
-        if numbers is not None:
-            found[node] = numbers
+            found[node] = _exact(op, trace.found, reads, int(tokens))
     if not found:
         return {}, {}
     columns = [
@@ -401,13 +397,9 @@ def _scores(
     return values, {name: columns[2 + SCORES.index(name)] for name in names}
 
 
-def _exact(
-    op: P.Attend, values: Any, reads: Sequence[Node], count: int | None
-) -> tuple[float, ...] | None:
+def _exact(op: P.Attend, values: Any, reads: Sequence[Node], count: int) -> tuple[float, ...]:
     """Return (score variance, entropy, 0, 0) for exchangeable tokens."""
     queries, keys = (values[node] for node in reads)
-    if count is None:
-        return None
     gap = float(np.ravel(1 - keys.token_cosine1)[0])
     size = float(np.ravel(queries.q1 * keys.q1)[0])
     variance = float(factor(op)) * size * gap

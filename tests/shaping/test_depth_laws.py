@@ -13,7 +13,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc import activation, chain, depth_laws, repeat, residual
-from kcalc.network.layers import Affine, Nonlinear, RMSNorm
+from kcalc.network.layers import Affine, Attend, Nonlinear, RMSNorm, Sum
 
 A = kc.architectures
 T = 32
@@ -75,6 +75,22 @@ def test_gradients_of_activations_that_flatten_are_stretched_exponentials() -> N
     assert found.growth == pytest.approx((0.75 * k) ** (4 / 3), rel=1e-5)
     assert found.gradient_stretch == pytest.approx(1 / 3, rel=1e-3)
     assert found.gradient_mean == pytest.approx(3 * c * (0.75 * k) ** (-2 / 3), rel=3e-3)
+
+
+@pytest.mark.slow
+def test_values_that_saturate_without_a_norm_leave_differences_alone() -> None:
+    """Attention adds 4/3 (2 pi q)^(-1/2) to the mean mode, and the MLP adds 1/2 to q."""
+    values = (("d", Nonlinear("tanh"), "x"), ("v", Affine()), ("a", Attend(), "q k v"))
+    ends = (("r", RMSNorm()), ("m", Affine()), ("n", Nonlinear("relu")), ("w", Affine()))
+    net = wired(
+        *(("p", RMSNorm()), ("q", Affine()), ("k", Affine(), "p"), *values, ("o", Affine())),
+        *(("s", Sum((1, 1)), "x o"), *ends, ("e", Sum((1, 1)), "s w")),
+    )
+    found = depth_laws(net, 8)
+    assert found.growth == pytest.approx(1.5, rel=1e-4) and found.gradient_stretch == 0.5
+    mean = 8 / 3 / math.sqrt(2 * math.pi * 1.5)
+    assert found.gradient_mean == pytest.approx(mean, rel=1e-4)
+    assert found.gradient_difference == 0  # a power law
 
 
 test_what_has_no_law_is_refused = refusals(

@@ -11,12 +11,13 @@ import mpmath as mp
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refused
 
 import kcalc as kc
 from kcalc import activation, chain, depth_laws, residual
 from kcalc.network.layers import Affine, Nonlinear
 from kcalc.shaping.depth_laws import _gradient_law
-from kcalc.shaping.drifting_streams import Pace, Way, approach_of
+from kcalc.shaping.drifting_streams import End, Pace, Turns, Way, approach_of, end_of, pace_of
 
 X = sp.Symbol("x")
 
@@ -177,6 +178,11 @@ def test_q_that_vanishes_faster_than_any_exponential() -> None:
     assert (law.power, law.size) == (2, pytest.approx(0.5 / 2, rel=1e-4))
     law = approach_of(Way(lambda q, x: (q - q * q, x), -1), Pace("power", 0, 1, 1, (9, 9.5)), 0.5)
     assert law.frozen and law.power == math.inf  # cosines stay
+    with pytest.raises(Turns):
+        end_of(Way(lambda q, x: (q * 1.01, x), -1), 0.0, 0.5)
+    uneven = Way(lambda q, x: (q * (1 - 1e-9 * (2 + math.sin(5 * math.log(q)))), x), -1)
+    with refused("the stream vanishes but follows none of the known laws"):
+        pace_of(uneven, End(0.5, 0.0, -10.0, 1.4))
     # q ~ L and log-gradients that change by 3 / sqrt(L) per block add up to 6 sqrt(L)
     pace = Pace("power", 0.0, 1.0, 1.0, (1.0, 2.0, 3.0, 4.0, 5.0))
     stretched = _gradient_law(3 * np.exp(0.5 * np.array(pace.places)), pace)
