@@ -17,6 +17,9 @@ from refusals import refusals, refused
 import kcalc as kc
 from kcalc import TrainedCoordinates, TransferCheck, chain, trained_coordinates, transfer
 from kcalc.lab.transfer import torch_training
+from kcalc.lab.transfer.coordinates import outputs_of
+from kcalc.lab.transfer.result import ParameterRule
+from kcalc.lab.transfer.torch_groups import _rescale
 from kcalc.lab.transfer.torch_parts import watched_parts
 
 torch = pytest.importorskip("torch")
@@ -432,6 +435,19 @@ def test_muon_may_have_nothing_to_train(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delattr(torch.optim, "Muon")
     with refused("has no Muon; install torch 2.9"):
         torch_training._class_of("muon")
+
+
+def test_lengths_of_rows_keep_their_size() -> None:
+    rule = ParameterRule("g", "length", "adamw", 0.5, 1, 1, 1, {}, base_std=2.0)
+    for start, end in ((3.0, 1.0), (0.0, 0.0)):
+        _rescale(rule, lengths := torch.full((4,), start))
+        assert lengths.tolist() == [end] * 4
+
+
+def test_outputs_that_are_no_tensors_are_left_out() -> None:
+    inner = Model(lambda m, x: {"y": m.g * x}, g=nn.Parameter(torch.ones(16)))
+    model = Model(lambda m, x: m.o(m.inner(x)["y"]), inner=inner, o=Linear(16, 5))
+    assert {*outputs_of(model, X)} == {"o", "output"}
 
 
 def test_parts_of_concatenations_are_contributions() -> None:
