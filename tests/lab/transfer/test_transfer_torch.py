@@ -388,12 +388,15 @@ def sorted_channels(width: int, zeros: bool = False) -> Any:
 @pytest.mark.parametrize("zeros", [False, True])
 def test_changes_of_operations_without_alignment(zeros: bool) -> None:
     """Changes of a readout may be as large as its weights, unless these start at 0."""
-    ask = partial(transfer, lambda w: sorted_channels(w, zeros), X, base=16, to=32)
-    found = ask(optimizer="sgd", alignment="none")
+    build = partial(sorted_channels, zeros=zeros)
+    found = transfer(build, X, base=16, to=32, optimizer="sgd", alignment="none")
     rates = [float(found[f"{name}.weight"].exponent("learning_rate")) for name in ("two", "head")]
     assert rates == ([0, -0.5] if zeros else [0.5, -1])
+
+
+def test_operations_have_no_rules_for_depth() -> None:
     with refused("leave 'depth' out of axes"):
-        ask(axes=("width", "depth"))
+        transfer(sorted_channels, X, base=16, to=32, axes=("width", "depth"))
 
 
 def test_factors_that_start_at_0() -> None:
