@@ -20,7 +20,6 @@ import kcalc as kc
 from kcalc import KcalcError, architectures, chain, to_jax, training
 from kcalc.lab.training import Diverged, Settings
 from kcalc.lab.training.kfac import failure
-from kcalc.lab.training.optimisers import optimiser
 
 L = kc.layers
 SPLIT = training.digits()
@@ -116,7 +115,7 @@ def test_kfac_steps_or_says_why_not() -> None:
 
 def test_adam_decays_weights_apart_from_gradients() -> None:
     """The first step is -(sign(g) + decay w)."""
-    made = optimiser("adam").make(Settings("adam", weight_decay=0.1))
+    made = training.OPTIMISERS["adam"].make(Settings("adam", weight_decay=0.1))
     w, g = np.array([1.0, -2.0]), np.array([0.3, 4.0])
     steps, _ = made.update(g, made.init(w), w)
     np.testing.assert_allclose(steps, -(np.sign(g) + 0.1 * w), rtol=1e-5)
