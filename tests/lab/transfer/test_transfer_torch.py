@@ -439,10 +439,10 @@ def test_muon_may_have_nothing_to_train(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_lengths_of_rows_keep_their_size() -> None:
-    rule = ParameterRule("g", "length", "adamw", 0.5, 1, 1, 1, {}, base_std=2.0)
+    rule = ParameterRule("g", "length", "adamw", 0.5, 1.0, 1.0, 1.0, {}, base_std=2.0)
     found = Transfer("adamw", "none", {"g": rule}, {}, (), {"n": 2.0})
     for start, end in ((3.0, 1.0), (0.0, 0.0)):
-        model = Model(None, g=nn.Parameter(torch.full((4,), start)))
+        model = Model(lambda m, x: m.g * x, g=nn.Parameter(torch.full((4,), start)))
         found.rescale(model)
         assert model.g.tolist() == [end] * 4
 
