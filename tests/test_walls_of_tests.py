@@ -22,6 +22,7 @@ FILES = [path for room in CLIENTS for path in sorted((HERE / room).rglob("*.py")
 # inner modules of clients that their tests may import
 EXCEPTIONS = {
     "kcalc.cli.command": "the clock of elapsed time, which a test sets",
+    "kcalc.lab.training.kfac": "the check of kfac-jax, whose result is kept",
     "kcalc.lab.report.local_tables": "the page's tables, which JavaScript evaluates, by number",
     "kcalc.lab.report.program": "the page's program, refused before there is a page",
     "kcalc.lab.report.replay": "Python's reading of that program, which a page is checked by",

@@ -113,6 +113,14 @@ def test_kfac_steps_or_says_why_not() -> None:
     assert history[-1].train_loss < history[0].train_loss
 
 
+def test_adam_decays_weights_apart_from_gradients() -> None:
+    """The first step is -(sign(g) + decay w)."""
+    made = training.OPTIMISERS["adam"].make(Settings("adam", weight_decay=0.1))
+    w, g = np.array([1.0, -2.0]), np.array([0.3, 4.0])
+    steps, _ = made.update(g, made.init(w), w)
+    np.testing.assert_allclose(steps, -(np.sign(g) + 0.1 * w), rtol=1e-5)
+
+
 class GradientDescent:
     """An optimiser with the interface of ``kfac_jax.Optimizer`` and no curvature."""
 
@@ -162,6 +170,8 @@ def test_what_kfac_does_not_support(kfac: Settings, monkeypatch: pytest.MonkeyPa
     with refused("BatchNorm's statistics"):
         training.fit(to_jax(chain(L.Input(), L.Affine(10), L.BatchNorm())), SPLIT, kfac)
     monkeypatch.setattr(GradientDescent, "factor", math.nan)
+    with pytest.raises(Diverged, match="step 1 "):
+        training.fit(linear(), SPLIT, kfac)
     failure.cache_clear()
     with refused("does not work with this version of jax .a step changed nothing.*jax<=0.9.1"):
         training.fit(linear(), SPLIT, kfac)

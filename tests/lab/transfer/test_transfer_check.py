@@ -54,6 +54,9 @@ def test_runs_that_diverge() -> None:
     assert worse == Gain(math.inf, 0.0, math.inf)
     with refused("diverge"):
         check([BASE, NEVER], [BASE, NEVER]).gain()
+
+
+def test_models_that_diverge() -> None:
     torch = pytest.importorskip("torch")
     x, y = torch.ones(4, 2), torch.ones(4, 1)
     found = transfer_check(

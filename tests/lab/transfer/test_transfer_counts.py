@@ -77,10 +77,11 @@ def test_the_same_numbers_at_every_width_have_rules() -> None:
         assert found["o.weight"].role == "readout"
 
 
-def test_codes_that_are_normalised_are_noted() -> None:
+@pytest.mark.parametrize("act", [torch.relu, lambda h: h.sort(1)[0]], ids=["network", "program"])
+def test_codes_that_are_normalised_are_noted(act: Any) -> None:
     def build(width: int) -> Any:
         return Model(
-            lambda m, x: m.p(F.normalize(m.o(torch.relu(m.i(x))), dim=-1)),
+            lambda m, x: m.p(F.normalize(m.o(act(m.i(x))), dim=-1)),
             p=Linear(5, 3),
             **ends(width),
         )
@@ -88,6 +89,8 @@ def test_codes_that_are_normalised_are_noted() -> None:
     notes = transfer(build, FLAT, base=32, to=64).assumptions
     assert any("readout" in one.text and one.kind == "heuristic" for one in notes)
 
+
+def test_columns_with_a_factor() -> None:
     def both(width: int) -> Any:
         parts = {"i": Linear(16, width), "o": Linear(width + 16, 5, bias=False)}
         return Model(lambda m, x: m.o(torch.cat([m.i(x), x], 1)), **parts)

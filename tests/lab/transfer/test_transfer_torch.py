@@ -16,8 +16,7 @@ from refusals import refusals, refused
 
 import kcalc as kc
 from kcalc import TrainedCoordinates, TransferCheck, chain, trained_coordinates, transfer
-from kcalc.lab.transfer import torch_training
-from kcalc.lab.transfer.torch_parts import watched_parts
+from kcalc.lab.transfer import ParameterRule, Transfer
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -385,12 +384,15 @@ def sorted_channels(width: int, zeros: bool = False) -> Any:
 @pytest.mark.parametrize("zeros", [False, True])
 def test_changes_of_operations_without_alignment(zeros: bool) -> None:
     """Changes of a readout may be as large as its weights, unless these start at 0."""
-    ask = partial(transfer, lambda w: sorted_channels(w, zeros), X, base=16, to=32)
-    found = ask(optimizer="sgd", alignment="none")
+    build = partial(sorted_channels, zeros=zeros)
+    found = transfer(build, X, base=16, to=32, optimizer="sgd", alignment="none")
     rates = [float(found[f"{name}.weight"].exponent("learning_rate")) for name in ("two", "head")]
     assert rates == ([0, -0.5] if zeros else [0.5, -1])
+
+
+def test_operations_have_no_rules_for_depth() -> None:
     with refused("leave 'depth' out of axes"):
-        ask(axes=("width", "depth"))
+        transfer(sorted_channels, X, base=16, to=32, axes=("width", "depth"))
 
 
 def test_factors_that_start_at_0() -> None:
@@ -422,30 +424,27 @@ def test_rules_are_those_of_one_width() -> None:
 
 
 def test_muon_may_have_nothing_to_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    def frozen(width: int) -> Any:
-        model = nn.Sequential(Linear(16, width), nn.ReLU(), Linear(width, width), Linear(width, 5))
-        return model.requires_grad_(False) and model[3].requires_grad_() and model
+    """The frozen layers do not move, and outputs that are no tensors are left out."""
 
-    rules = transfer(frozen, X, base=8, to=16, optimizer="muon")
-    (only,) = torch_training.optimizers(rules, frozen(16), 0.1)
-    assert type(only) is torch.optim.AdamW
+    def frozen(width: int) -> Any:
+        inner = Model(lambda m, x: {"y": torch.relu(m.l(x))}, l=Linear(width, width))
+        model = made(lambda m, x: m.head(m.inner(m.stem(x))["y"]), width, inner=inner)
+        model.requires_grad_(False).head.requires_grad_()
+        return model
+
+    assert {*asked(frozen, optimizer="muon").changes} == {"head", "output"}
     monkeypatch.delattr(torch.optim, "Muon")
     with refused("has no Muon; install torch 2.9"):
-        torch_training._class_of("muon")
+        asked(optimizer="muon")
 
 
-def test_parts_of_concatenations_are_contributions() -> None:
-    """One part of a map that was joined along channels, through a function of its shape."""
-    model = Model(
-        lambda m, x: (m.f(torch.tanh(torch.cat([x, 2 * x], 1))), m.g(torch.cat([x, x], 0)),
-                      m.c(torch.cat([x[..., None], x[..., None]], 2))),
-        f=Linear(32, 3), g=Linear(16, 3), c=nn.Conv1d(16, 3, 1),
-    )  # fmt: skip
-    with torch.no_grad(), watched_parts(model) as watch:
-        model(X)
-    assert set(watch.found) == {"f [0]", "f [1]"}
-    wanted = torch.tanh(2 * X) @ model.f.weight[:, 16:].T
-    torch.testing.assert_close(watch.found["f [1]"].float(), wanted)
+def test_lengths_of_rows_keep_their_size() -> None:
+    rule = ParameterRule("g", "length", "adamw", 0.5, 1.0, 1.0, 1.0, {}, base_std=2.0)
+    found = Transfer("adamw", "none", {"g": rule}, {}, (), {"n": 2.0})
+    for start, end in ((3.0, 1.0), (0.0, 0.0)):
+        model = Model(lambda m, x: m.g * x, g=nn.Parameter(torch.full((4,), start)))
+        found.rescale(model)
+        assert model.g.tolist() == [end] * 4
 
 
 def test_training_one_parameter_that_is_not_there() -> None:
