@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refusals
+from refusals import refusals, refused
 from wiring import attending, wired
 
 import kcalc as kc
 from kcalc import activation, c_map, chain, gradients, ntk
+from kcalc.calculi import location_maps
 from kcalc.calculi.hermite_series import REPEATED, expansion
+from kcalc.calculi.location_maps import TABLED, LocationMaps
+from kcalc.fields import NUMPY
 from kcalc.network.layers import (
     Affine,
     BatchNorm,
@@ -221,6 +224,34 @@ def test_kinks_beyond_the_density() -> None:
     x = sp.Symbol("x", real=True)
     far = activation(sp.Piecewise((x, x < 60), (2 * x, True)))
     assert [far.q_map.derivative(order)(1.0) for order in (1, 2)] == [1, 0]
+
+
+def test_tables_over_locations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pairs of q values have no table if their range is wide; each takes an integral."""
+    maps, phi = LocationMaps(NUMPY), activation(sp.tanh(sp.Abs(sp.Symbol("x", real=True))))
+    q, gap = np.exp(np.linspace(-30, 30, TABLED + 1)), np.full(TABLED + 1, 0.5)
+    monkeypatch.setattr(location_maps, "MOST", TABLED)
+    with refused("no accurate table.*LayerNorm"):
+        maps.taylor(phi, gap, q, q[::-1], 1)
+
+
+@pytest.mark.slow
+def test_tables_over_locations_are_accurate() -> None:
+    maps, phi = LocationMaps(NUMPY), activation(sp.tanh(sp.Abs(sp.Symbol("x", real=True))))
+    q, gap = np.exp(np.linspace(0.1, 0.9, TABLED + 1)), np.linspace(0, 2, TABLED + 1)
+    found, few = maps.taylor(phi, gap, q, q[::-1], 1), [1, 7, 300]
+    for table, value in zip(found, phi.taylor(gap[few], q[few], q[::-1][few], 1), strict=True):
+        np.testing.assert_allclose(table[few], value, rtol=1e-12, atol=1e-13)
+
+
+def test_norms_of_parts_that_hardly_vary() -> None:
+    """Sigmoids of small numbers are affine, so c is kept; the parts are centred in doubles."""
+    second = ("b", Affine(4, sigma_w=1e-3), "x"), ("g", Nonlinear("sigmoid"))
+    first = ("a", Affine(4, sigma_w=1e-3)), ("f", Nonlinear("sigmoid"))
+    net = wired(*first, *second, ("c", Concat(), "f g"), ("n", LayerNorm()), features=6)
+    C = c_map(net)
+    assert C(0.3) == pytest.approx(0.3, abs=1e-6)
+    assert any(a.node == "n" and "8 digits" in a.text for a in C.assumptions)
 
 
 def test_widths_in_the_ratio_of_a_concatenation() -> None:
