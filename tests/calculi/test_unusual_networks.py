@@ -23,6 +23,7 @@ from kcalc.network.layers import (
     Concat,
     Dropout,
     GroupNorm,
+    Identity,
     Input,
     Layer,
     LayerNorm,
@@ -123,6 +124,7 @@ def test_balls_have_the_digits_that_doubles_lack() -> None:
     "last",
     [
         (("n", GroupNorm(1)),),
+        (("n", Dropout(0.1)),),
         (("n", BatchNorm(0.2)),),
         (("n", SurrogateGradient("relu", "identity")),),
         (("g", RELU, "b"), ("n", Concat(), "f g")),
@@ -147,6 +149,17 @@ def test_windows_of_one_location_are_the_identity() -> None:
     # the channel means of an odd activation are 0
     np.testing.assert_array_equal(matrix(standardised=True), matrix())
     assert ntk(chain(Affine(), Pool("mean", 1)))(0.3) == ntk(chain(Affine()))(0.3)
+    np.testing.assert_array_equal(matrix(Identity()), matrix())
+
+
+def test_c_values_of_equal_locations_are_those_of_pairs() -> None:
+    one, two = np.random.default_rng(0).normal(size=(2, 3, 3, 1))
+    net = chain(Affine(4, 3), RELU, Pool("mean"), Affine())
+    C = c_map(net, spatial="exact", image_shape=(3, 3))
+    alone, pairs = (C.c_values(one, two, pairs=p)["nonlinear_1"] for p in (False, True))
+    np.testing.assert_array_equal(np.diag(pairs.reshape(9, 9)), alone.ravel())
+    images = np.stack([one, two])
+    np.testing.assert_array_equal(C.matrix(images, progress=True), C.matrix(images))
 
 
 def test_gradients_through_a_signed_permutation() -> None:
