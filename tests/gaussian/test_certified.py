@@ -108,8 +108,13 @@ def test_mirrored_activations():
 
 def test_balls_of_c_where_activations_jump():
     phi = activation(sp.Piecewise((0, X < 1), (sp.exp(-X), True)))
-    (wide,), (exact,) = (phi.taylor(g, 1, None, 0, ball_field(15)) for g in (arb(0.3, 1e-12), 0.3))
+    (wide,), (exact,) = (phi.taylor(g, 1, None, 0, ball_field(8)) for g in (arb(0.3, 1e-12), 0.3))
     assert wide.contains(exact) and width(wide) < 1e-10
+    phi, near = activation(IRRATIONAL), arb(0, 1e-12)
+    (wide,) = phi.taylor(near, 1, None, 0, ball_field(8))
+    assert wide.contains(phi.taylor(1e-13, 1, None, 0, ball_field(8))[0]) and width(wide) < 1e-10
+    with refused("not bounded over the balls"):
+        phi.taylor(near, 1, None, 2, ball_field(8))
 
 
 @pytest.mark.parametrize(
