@@ -142,8 +142,6 @@ class Statistics:
         atom, m = term.atom, term.atom.moments
         if atom.activation is None or atom.source is None:
             return None
-        if not np.all(np.asarray(term.a1 * term.a2) > 0):
-            return None
         square, phi, source = atom.scale * atom.scale, atom.activation, atom.source.moments
         one, two = (phi.taylor(np.ones(()), square * q, None, 0)[0] for q in (source.q1, source.q2))
         var1, var2 = m.q1 * one, m.q2 * two

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refusals
+from refusals import refusals, refused
 from wiring import attending, wired
 
 import kcalc as kc
 from kcalc import activation, c_map, chain, gradients, ntk
+from kcalc.calculi import location_maps
 from kcalc.calculi.hermite_series import REPEATED, expansion
+from kcalc.calculi.location_maps import TABLED, LocationMaps
+from kcalc.fields import NUMPY
 from kcalc.network.layers import (
     Affine,
     BatchNorm,
@@ -20,6 +23,7 @@ from kcalc.network.layers import (
     Concat,
     Dropout,
     GroupNorm,
+    Identity,
     Input,
     Layer,
     LayerNorm,
@@ -120,6 +124,7 @@ def test_balls_have_the_digits_that_doubles_lack() -> None:
     "last",
     [
         (("n", GroupNorm(1)),),
+        (("n", Dropout(0.1)),),
         (("n", BatchNorm(0.2)),),
         (("n", SurrogateGradient("relu", "identity")),),
         (("g", RELU, "b"), ("n", Concat(), "f g")),
@@ -144,6 +149,17 @@ def test_windows_of_one_location_are_the_identity() -> None:
     # the channel means of an odd activation are 0
     np.testing.assert_array_equal(matrix(standardised=True), matrix())
     assert ntk(chain(Affine(), Pool("mean", 1)))(0.3) == ntk(chain(Affine()))(0.3)
+    np.testing.assert_array_equal(matrix(Identity()), matrix())
+
+
+def test_c_values_of_equal_locations_are_those_of_pairs() -> None:
+    one, two = np.random.default_rng(0).normal(size=(2, 3, 3, 1))
+    net = chain(Affine(4, 3), RELU, Pool("mean"), Affine())
+    C = c_map(net, spatial="exact", image_shape=(3, 3))
+    alone, pairs = (C.c_values(one, two, pairs=p)["nonlinear_1"] for p in (False, True))
+    np.testing.assert_array_equal(np.diag(pairs.reshape(9, 9)), alone.ravel())
+    images = np.stack([one, two])
+    np.testing.assert_array_equal(C.matrix(images, progress=True), C.matrix(images))
 
 
 def test_gradients_through_a_signed_permutation() -> None:
@@ -221,6 +237,34 @@ def test_kinks_beyond_the_density() -> None:
     x = sp.Symbol("x", real=True)
     far = activation(sp.Piecewise((x, x < 60), (2 * x, True)))
     assert [far.q_map.derivative(order)(1.0) for order in (1, 2)] == [1, 0]
+
+
+def test_tables_over_locations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pairs of q values have no table if their range is wide; each takes an integral."""
+    maps, phi = LocationMaps(NUMPY), activation(sp.tanh(sp.Abs(sp.Symbol("x", real=True))))
+    q, gap = np.exp(np.linspace(-30, 30, TABLED + 1)), np.full(TABLED + 1, 0.5)
+    monkeypatch.setattr(location_maps, "MOST", TABLED)
+    with refused("no accurate table.*LayerNorm"):
+        maps.taylor(phi, gap, q, q[::-1], 1)
+
+
+@pytest.mark.slow
+def test_tables_over_locations_are_accurate() -> None:
+    maps, phi = LocationMaps(NUMPY), activation(sp.tanh(sp.Abs(sp.Symbol("x", real=True))))
+    q, gap = np.exp(np.linspace(0.1, 0.9, TABLED + 1)), np.linspace(0, 2, TABLED + 1)
+    found, few = maps.taylor(phi, gap, q, q[::-1], 1), [1, 7, 300]
+    for table, value in zip(found, phi.taylor(gap[few], q[few], q[::-1][few], 1), strict=True):
+        np.testing.assert_allclose(table[few], value, rtol=1e-12, atol=1e-13)
+
+
+def test_norms_of_parts_that_hardly_vary() -> None:
+    """Sigmoids of small numbers are affine, so c is kept; the parts are centred in doubles."""
+    second = ("b", Affine(4, sigma_w=1e-3), "x"), ("g", Nonlinear("sigmoid"))
+    first = ("a", Affine(4, sigma_w=1e-3)), ("f", Nonlinear("sigmoid"))
+    net = wired(*first, *second, ("c", Concat(), "f g"), ("n", LayerNorm()), features=6)
+    C = c_map(net)
+    assert C(0.3) == pytest.approx(0.3, abs=1e-6)
+    assert any(a.node == "n" and "8 digits" in a.text for a in C.assumptions)
 
 
 def test_widths_in_the_ratio_of_a_concatenation() -> None:

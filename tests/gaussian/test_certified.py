@@ -95,22 +95,26 @@ def test_even_functions_on_the_reflected_plane():
     assert one.overlaps(other) and encloses(one, phi.taylor(0.1, 1)[0], 1e-12)
 
 
-@pytest.mark.parametrize("scale", [-2, 2])
-def test_mirrored_activations(scale):
-    """E (x + 3)^2 x^2 / 36 between the kinks of hard_swish, and x^2 beyond."""
-    found = activation("hard_swish").transformed(input_scale=scale).second_moment(1, field=FIELD)
+def test_mirrored_activations():
+    """Only x < 0 counts, where phi(-2 x) = -2 x/(1 + e^(2 x))."""
+    phi = activation(sp.Piecewise((0, X < 0), (X / (1 + sp.exp(-X)), True)))
+    found = phi.transformed(input_scale=-2).second_moment(1, field=FIELD)
     with mpmath.workdps(40):
         truth = mpmath.quad(
-            lambda z: (2 * z * min(max(2 * z + 3, 0), 6) / 6) ** 2 * mpmath.npdf(z),
-            [mpmath.mpf(e) for e in ("-1.5", "0", "1.5", "4", "8", "16")],
+            lambda z: (2 * z / (1 + mpmath.exp(-2 * z))) ** 2 * mpmath.npdf(z), [0, 1, 3, 8, 18]
         )
         assert encloses(found, truth, 1e-30)
 
 
 def test_balls_of_c_where_activations_jump():
     phi = activation(sp.Piecewise((0, X < 1), (sp.exp(-X), True)))
-    (wide,), (exact,) = (phi.taylor(g, 1, None, 0, ball_field(15)) for g in (arb(0.3, 1e-12), 0.3))
+    (wide,), (exact,) = (phi.taylor(g, 1, None, 0, ball_field(8)) for g in (arb(0.3, 1e-12), 0.3))
     assert wide.contains(exact) and width(wide) < 1e-10
+    phi, near = activation(IRRATIONAL), arb(0, 1e-12)
+    (wide,) = phi.taylor(near, 1, None, 0, ball_field(8))
+    assert wide.contains(phi.taylor(1e-13, 1, None, 0, ball_field(8))[0]) and width(wide) < 1e-10
+    with refused("not bounded over the balls"):
+        phi.taylor(near, 1, None, 2, ball_field(8))
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,7 @@ def newton(function: Any, targets: Array) -> Any:
     for target in targets.flat:
         goal = at = math.log(target)
         before = math.inf
-        for _ in range(200):
+        while True:  # until the steps no longer shrink
             value, slope = function(at)
             step = (value - goal) / slope
             at = max(at - step, 0.0)

@@ -105,10 +105,8 @@ class Crossing:
 
     def __call__(self) -> Ball:
         around = self._interval()
-        for _ in range(64):
-            step = self._newton(around)
-            better = around.intersection(step)
+        while True:
+            better = around.intersection(self._newton(around))
             if not better.rad() < around.rad() * 0.5:
                 return better
             around = better
-        return around
