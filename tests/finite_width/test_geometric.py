@@ -31,11 +31,14 @@ def test_results_print_and_draw(untouched_pyplot: None) -> None:
     assert len(s.plot().axes[0].get_lines()) >= 2 and any("sigma_w" in edit for edit in s.changes)
     assert kc.shape(A.vanilla(3), method="geometric", features=9).plot() is not None
     assert s.assumptions and "max nu / min nu" in s.values
+
+
+def test_two_outputs_without_biases() -> None:
     ends = wired(
         ("a", L.Affine(30, bias=False)), ("r", RELU), ("b", L.Affine(7, bias=False)),
         ("c", L.Affine(7, bias=False), "r"), features=20,
     )  # fmt: skip
-    values = kc.shape(ends, method="geometric").values  # no biases, and no single output
+    values = kc.shape(ends, method="geometric").values
     assert values == pytest.approx({"max gamma / min gamma": 1, "max nu / min nu": 1})
 
 
