@@ -189,6 +189,7 @@ def test_rare_arguments_and_compositions() -> None:
         (lambda: activation("tanh").second_moment(-1), "must be > 0, got -1"),
         (lambda: activation("tanh").second_moment(1e-310), "too small for double precision"),
         (lambda: activation("tanh").taylor([0.5, 1.0], [1.0] * 3, 1.0), "broadcast"),
+        (lambda: activation(sp.tanh(10**12 * (X - 4))), "not smooth near x = 4"),
         (lambda: activation(sp.sqrt(sp.Abs(X))).c_map(jnp.asarray(0.3)), "infinite at a kink"),
     ):
         with refused(words):
