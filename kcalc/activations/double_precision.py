@@ -81,9 +81,7 @@ def broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
         return gap, first, second
     try:
         return np.broadcast_arrays(gap, first, second)  # type: ignore[return-value]
-    except ValueError as error:
-        if isinstance(error, KcalcError):
-            raise
+    except ValueError:
         raise KcalcError(
             f"c, q1 and q2 cannot be broadcast together; got shapes {np.shape(gap)}, "
             f"{np.shape(q1)}, {np.shape(q2)}"

@@ -8,6 +8,8 @@ import json
 import math
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
@@ -174,3 +176,49 @@ def test_bad_c_values_and_constants():
         celu(-1)
     with pytest.raises(KcalcError):
         combine([])
+
+
+# --- rare arguments -------------------------------------------------------------------------------
+
+
+def test_rare_arguments_and_compositions() -> None:
+    relu = activation("relu")
+    for call, words in (
+        (lambda: relu.cross(3), "expected an activation, got 3"),
+        (lambda: relu.taylor(0.0, 1, 1, 4), r"order 4 > 2 only for \|c\| < 1"),
+        (lambda: activation("tanh").second_moment(-1), "must be > 0, got -1"),
+        (lambda: activation("tanh").second_moment(1e-310), "too small for double precision"),
+        (lambda: activation("tanh").taylor([0.5, 1.0], [1.0] * 3, 1.0), "broadcast"),
+        (lambda: activation(sp.tanh(10**12 * (X - 4))), "not smooth near x = 4"),
+        (lambda: activation(sp.sqrt(sp.Abs(X))).c_map(jnp.asarray(0.3)), "infinite at a kink"),
+    ):
+        with refused(words):
+            call()
+    assert relu.composed(activation(X**2 - 1)).kinks == (-1, 1)
+    assert relu.composed(activation("abs")).kinks == activation("abs").composed(relu).kinks == (0,)
+    step = activation(lambda x: np.where(x > 1, x, 0.0), kinks=[1.0])
+    assert (step.jumps(0), step.steepness(0)) == (((1, sp.Float(1)),), (0,))
+    assert activation(jnp.tanh).numeric(1)(np.zeros(0)).size == 0
+
+
+def test_moments_by_hand() -> None:
+    relu, wave = activation("relu"), 2 * sp.exp(-(X**2) / 3) * sp.cos(2 * X)
+    moments = {  # E exp(-a x^2) cos(b x) = exp(-b^2 / (2 + 4 a)) / sqrt(1 + 2 a), and so on
+        wave: 2 * (1 + math.exp(-24 / 7)) / math.sqrt(7 / 3),
+        sp.erf(X) + X**2: 3 + 2 / math.pi * math.asin(2 / 3),
+        X * sp.exp(-X): 5 * math.exp(2),
+        lambda x: np.exp(3 * x): math.exp(18),
+    }
+    for phi, expected in moments.items():
+        assert activation(phi).second_moment(1) == pytest.approx(expected, rel=1e-12)
+    field, steep, shifted = mpmath_field(20), activation(X * sp.exp(-X)), activation("erf")
+    shifted = shifted.transformed(input_shift=sp.Rational(1, 2))
+    for found, expected in (
+        (steep.mean(1, field), -math.exp(0.5)),
+        (steep.mean_slope(1, field), 2 * math.exp(0.5)),
+        (shifted.mean_slope(1, field), 2 / math.sqrt(3 * math.pi) * math.exp(-1 / 12)),
+        (jax.grad(relu.c_map)(1.0), 1),
+    ):
+        assert float(found) == pytest.approx(expected)
+    ball = steep.c_map.ball(0.0)  # E phi = -e^(1/2)
+    assert float(ball.mid) == pytest.approx(1 / 5 / math.exp(1))

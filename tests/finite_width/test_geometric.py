@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.backend.output_scale import scale_output
@@ -19,6 +20,10 @@ A, L = kc.architectures, kc.layers
 RELU = L.Nonlinear("relu")
 MLP = kc.chain(L.Input(20), L.Affine(30), RELU, L.Affine(300), RELU, L.Affine(7))
 
+LARGE_IMAGE = kc.chain(
+    L.Input(3, (256, 256)), L.Affine(4, kernel=3), RELU, L.Affine(4, kernel=3), L.Pool("mean")
+)
+
 
 def test_results_print_and_draw(untouched_pyplot: None) -> None:
     s = kc.shape(MLP, method="geometric")
@@ -26,6 +31,15 @@ def test_results_print_and_draw(untouched_pyplot: None) -> None:
     assert len(s.plot().axes[0].get_lines()) >= 2 and any("sigma_w" in edit for edit in s.changes)
     assert kc.shape(A.vanilla(3), method="geometric", features=9).plot() is not None
     assert s.assumptions and "max nu / min nu" in s.values
+
+
+def test_two_outputs_without_biases() -> None:
+    ends = wired(
+        ("a", L.Affine(30, bias=False)), ("r", RELU), ("b", L.Affine(7, bias=False)),
+        ("c", L.Affine(7, bias=False), "r"), features=20,
+    )  # fmt: skip
+    values = kc.shape(ends, method="geometric").values
+    assert values == pytest.approx({"max gamma / min gamma": 1, "max nu / min nu": 1})
 
 
 @pytest.mark.parametrize(
@@ -38,6 +52,7 @@ def test_results_print_and_draw(untouched_pyplot: None) -> None:
         (lambda: kc.shape(MLP, method="geometric", output_std=True), "output_std"),
         (lambda: kc.shape(MLP, method="geometric", input_scaling="yes"), "True or False"),
         (lambda: kc.shape(MLP, method="geometric", balance="x"), "gamma"),
+        (lambda: kc.shape(LARGE_IMAGE, method="geometric", balance="nu"), "too many locations"),
         (lambda: kc.shape(MLP, method="geometric", input_moment=0), "> 0"),
         (lambda: kc.shape(A.layernorm_resnet(50), method="geometric"), "normalised"),
         (lambda: kc.shape(MLP, method="geometric", zeta=2), "target"),
