@@ -125,6 +125,29 @@ def test_code_that_training_replaces_is_left_alone(kind):
     assert made.train()(X).shape == (4, N)
 
 
+class Compared(Net):
+    def inner(self, x: Any) -> Any:
+        x = self.b(x)
+        return x * (x > 0)
+
+
+class Property(Net):
+    @property
+    def hidden(self) -> Any:
+        return F.relu(self.kept)
+
+    def inner(self, x: Any) -> Any:
+        self.kept = self.b(x)
+        return self.hidden
+
+
+@pytest.mark.parametrize("kind", [Compared, Property])
+def test_code_that_is_no_call_is_left_alone(kind):
+    s, _ = shaped(kind())
+    assert any(f"{kind.__name__}.inner computes it" in why for why in s.left_alone.values())
+    assert {edit.node for edit in s.edits.only("activation")} == {"relu"}
+
+
 @pytest.mark.parametrize(
     "gated",
     [

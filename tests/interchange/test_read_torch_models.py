@@ -69,7 +69,7 @@ class Counted(nn.Module):
         self.register_buffer("padding", torch.tensor(0))
 
     def forward(self, x: Any) -> Any:
-        mask = x.ne(self.padding).view(len(x), 2, 2).flatten(1)
+        mask = x.ne(self.padding).view(x.shape[0], 2, 2).flatten(1)
         places = torch.arange(1, 5) if self.plain else mask.cumsum(1) * mask
         return self.ids(x) + self.positions(places)
 

@@ -313,6 +313,8 @@ NEEDS: dict[str, tuple[Any, set[Any]]] = {
     "sine from cosine": (sp.sqrt(1 - y**2), {y}),
     "guarded": (sp.log(sp.Max(y, sp.Rational(1, 9))), {y}),
     "power": (z * y ** sp.Rational(3, 2), {y}),
+    "both of a power": (y**z, {y, z}),
+    "power of a number": (2 ** -(y**2), set()),
     "inverse sine": (sp.asin(y) + z, {y}),
     "two symbols": (sp.log(y + z), {y, z}),
     "root in a logarithm": (sp.log(sp.sqrt(y) + 1), {y}),

@@ -164,6 +164,41 @@ def test_what_a_model_shaped_in_regions_has_not() -> None:
         kc.c_map(s)  # type: ignore[arg-type]
 
 
+def test_regions_between_several_dependent_sums() -> None:
+    """Every second ReLU after a sum reads the one before it."""
+
+    def forward(m: Any, x: Any) -> Any:
+        h = m.a(x).relu()
+        for one, two in ((m.b, m.c), (m.d, m.e), (m.f, m.g)):
+            h = (h + two(one(h).relu())).relu()
+        return m.h(h)
+
+    model = Model(forward, **{n: nn.Linear(6, 6) for n in "abcdefgh"})
+    s = kc.shape(kc.read(model, (4, 6)), zeta=1.2)
+    assert set(s.constants.by_node) == {"relu", *(f"relu_{n}" for n in (2, 4, 5, 6))}
+    assert all("a sum with" in s.left_alone[node] for node in ("relu_3", "relu_7"))
+
+
+def test_what_follows_the_activation_of_an_output_is_left_alone() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        h = m.a(x).relu()
+        return torch.cat([m.b(h).sigmoid(), m.c(h)], 1)
+
+    model = Model(forward, **{n: nn.Linear(6, 6) for n in "abc"})
+    s: Any = kc.shape(kc.read(model, x := torch.randn(4, 6)), zeta=1.2)
+    assert s.network.outputs == ("b", "c") and set(s.left_alone) == {"sigmoid"}
+    assert bool((s.apply_to(model)(x)[:, :6] > 0).all())
+
+
+def test_selections_of_tokens_are_left_alone() -> None:
+    model = Model(
+        lambda m, x: m.c(m.b(torch.eye(5)[:3] @ m.a(x).relu()).relu()),
+        **{n: nn.Linear(6, 6) for n in "abc"},
+    )
+    s = kc.shape(kc.read(model, (4, 5, 6)), zeta=1.2)
+    assert s.left_alone == {"matmul": "selections of tokens are not edited"}
+
+
 def test_sums_with_noise_end_regions_of_every_method() -> None:
     s = kc.shape(kc.read(middle(lambda h: h + torch.randn_like(h)), (4, 8)), method="nf")
     assert isinstance(s, kc.RegionalShaping) and "random numbers" in s.left_alone["add"]

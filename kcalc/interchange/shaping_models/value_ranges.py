@@ -46,12 +46,13 @@ class _Sinks(_Parts):
         self.found: list[tuple[str, set[Any]]] = []
 
     def power(self, base: Any, exponent: Any) -> None:
-        if base is not sp.E:
-            if exponent.is_number and exponent.is_negative:
-                self.found.append(("a division", _needed(base)))
-            elif not exponent.is_number or exponent.is_integer is not True:
-                name = "a root" if exponent.is_number else "a power"
-                self.found.append((name, _needed(base)))
+        if not exponent.is_number:
+            further = set() if base.is_number else _Reached(BOUNDED)(exponent)
+            self.found.append(("a power", _needed(base) | further))
+        elif exponent.is_negative:
+            self.found.append(("a division", _needed(base)))
+        elif exponent.is_integer is not True:
+            self.found.append(("a root", _needed(base)))
         super().power(base, exponent)
 
     def function(self, kind: Any, *arguments: Any) -> None:

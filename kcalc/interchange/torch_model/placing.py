@@ -89,7 +89,10 @@ LINEAR = {
 INDIRECT = "it is unclear which argument of `{}` is its input"
 REPLACED = "the module {} has a forward that was set on the instance"
 OTHER = "{}.forward is not the function that runs there"
-NO_SITE = "it is not a call or operator in {}"
+NO_SITE = (
+    "{} computes it by other means than a call or an arithmetic operator, such as a property or a "
+    "comparison; call a function of PyTorch instead"
+)
 HIDDEN = "the function {} is called there under a name that is known only at run time"
 FOREIGN = (
     "`{}` runs a module that the model does not contain; create it in __init__ and assign it to an "
