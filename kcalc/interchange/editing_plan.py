@@ -21,7 +21,7 @@ from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 Made = tuple[int, int]  # (call, index among its results); (-1, i) is the i-th input
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
 NO_VALUE = "no single call of the model computes it"
-NO_INPUT = "no call in the model reads its input {!r} at this place"
+NO_INPUT = "no call in the model reads one of its inputs at this place"
 SHARED = "the model also uses one of its intermediate values elsewhere"
 NO_PATH = "its input is not a result of the calls that would be left out"
 TOGETHER = "the model computes it together with nodes that need different edits"
@@ -132,8 +132,8 @@ def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, se
                 entries[call, slot] = made
             else:
                 waiting.append(made[0])
-    if missing := wanted - set(entries.values()):
-        raise Unplaced(NO_INPUT.format(min(missing)))
+    if wanted - set(entries.values()):
+        raise Unplaced(NO_INPUT)
     inside = _depending(flow, reached, {call for call, _ in entries})
     return entries, inside
 
@@ -373,8 +373,6 @@ class Planner:
         assert isinstance(before, L.Scale)
         if layer == before:
             return None
-        if not float(before.factor):
-            raise Unplaced(ZERO)
         ratio = float(layer.factor) / float(before.factor)
         edit = self._edit(node, "factor", f"factor {float(layer.factor):.6g}")
 

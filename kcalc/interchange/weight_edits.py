@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -11,14 +11,17 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from ..network import layers as L
+from ..network.network import Network
 from .edit_target import Target
 from .editing_plan import Unplaced
 from .edits import Edit, Layout, WeightEdit
-from .trace import Linear, Lookup, Normalise
+from .rewriting.biases import bias_added
+from .trace import Linear, Lookup, Normalise, Op
 
 Node = Hashable
 TIED = "it shares the parameter {!r} with {!r}, which needs different values"
 COMPUTED = "the model recomputes its weights from other parameters at every step"
+GAINS = "the network leaves out its gains and biases, but edits find no parameters to reset"
 NO_BIAS = "a bias of zeros in place of the normalisation after it"
 
 
@@ -29,13 +32,15 @@ class Stored:
     ``layouts``: {parameter of a Linear: (shape, whether it is stored as (inputs, outputs))};
     ``shapes``: {parameter or buffer: shape}; ``addable``: tests whether a bias can be added to a
     layer; ``stacks``: {key of a Linear that represents several layers: (parameter, number of blocks
-    along its first axis, one block per layer)}.
+    along its first axis, one block per layer)}; ``holds``: tests whether a parameter has these
+    values.
     """
 
     layouts: Mapping[str, tuple[tuple[int, ...], bool]]
     shapes: Mapping[str, tuple[int, ...]]
     addable: Callable[[str], bool] = field(default=lambda name: False)
     stacks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    holds: Callable[[str, Any], bool] = field(default=lambda name, values: False)
 
 
 class WeightEdits:
@@ -48,12 +53,25 @@ class WeightEdits:
         self.target, self.stored = target, stored
         self.left: dict[Node, str] = {}
         self._given: dict[str, list[Edit]] = {}
+        self.ops = {**target.ops, **dict(self._joined())}
+
+    def _joined(self) -> Iterator[tuple[str, Op]]:
+        """Yield (name, layer with its bias) for biases that a separate operation adds."""
+        ops, model = self.target.ops, self.target.model
+        for op in ops.values():
+            layer, held = bias_added(ops, op) or (None, None)
+            if layer is None or held is None or not getattr(_layer(model, layer), "bias", False):
+                continue
+            name = held.parameter or ""
+            good = layer.rows is None and self.stored.holds(name, held.value)
+            own = {"bias": held.value, "bias_parameter": name if good else None}
+            yield layer.name, replace(layer, **own)
 
     def edits(self) -> Iterator[Edit]:
         """Yield the edits of every layer with weights."""
         for node, (layer, _) in self.target.steps.items():
             try:
-                found = [*self._of(node, self.target.ops.get(str(node)), layer)]
+                found = [*self._of(node, self.ops.get(str(node)), layer)]
                 for edit in found:
                     self._check_apart(edit)
             except Unplaced as error:
@@ -89,19 +107,21 @@ class WeightEdits:
 
         Raises: KcalcError if the node is not a dense layer of the model, or shares its weights.
         """
-        op = self.target.ops.get(str(node))
+        op = self.ops.get(str(node))
         if not isinstance(op, Linear):
             raise KcalcError(
                 f"node {node!r} is not a dense layer of the model; shape kc.read(model, ...) and "
                 "apply the result to this model"
             )
-        if op.parameter not in self.stored.layouts:
+        has_bias, computed = self._has_bias(op), op.parameter not in self.stored.layouts
+        if computed or has_bias is None:
+            part = "weight" if computed else "bias"
             raise KcalcError(
-                f"the model computes the weight of node {node!r} from parameters, so it cannot be "
-                "scaled; make the weight a parameter (for weight_norm and other parametrizations, "
+                f"the model computes the {part} of node {node!r} from parameters, so it cannot be "
+                f"scaled; make the {part} a parameter (for weight_norm and other parametrizations, "
                 "with torch.nn.utils.parametrize.remove_parametrizations), and read the model again"
             )
-        for other in self.target.ops.values():
+        for other in self.ops.values():
             rows = getattr(other, "rows", None)
             apart = op.rows and rows and not set(op.rows) & set(rows)
             if other is not op and getattr(other, "parameter", None) == op.parameter and not apart:
@@ -111,7 +131,7 @@ class WeightEdits:
                 )
         what, layout = f"times {factor:.6g}", self._layout(op)
         yield self._edit(node, "weight", what, self._matrix(op, "scaled", factor, layout))
-        if op.bias is not None and op.bias_parameter in self.stored.shapes:
+        if has_bias:
             yield self._edit(node, "bias", what, self._vector(op, "scaled", factor))
 
     def _matrix(
@@ -126,10 +146,21 @@ class WeightEdits:
 
     def _vector(self, op: Linear, kind: str, sigma: float) -> WeightEdit:
         """Return the edit of a layer's bias."""
-        name = str(op.bias_parameter)
+        name = self._bias_name(op)
         rows = () if op.rows is None else tuple(int(row) for row in op.rows)
         _, copies = self.stored.stacks.get(op.parameter, ("", 0))
         return WeightEdit(name, kind, sigma, self.stored.shapes[name], rows=rows, copies=copies)
+
+    def _bias_name(self, op: Linear) -> str:
+        """Return the name of the parameter that stores a layer's bias."""
+        name, mark, _ = str(op.bias_parameter).rpartition(" #")
+        return name if mark and op.parameter in self.stored.stacks else str(op.bias_parameter)
+
+    def _has_bias(self, op: Linear) -> bool | None:
+        """Whether edits can change a layer's bias; None if it is not 0 and not a parameter."""
+        if op.bias is None or self._bias_name(op) in self.stored.shapes:
+            return op.bias is not None
+        return None if np.any(op.bias) else False
 
     def _layout(self, op: Linear) -> Layout:
         shape, flipped = self.stored.layouts[op.parameter]
@@ -173,16 +204,14 @@ class WeightEdits:
     def _bias_edit(
         self, node: Node, op: Linear, kind: str, sigma: float, what: str
     ) -> Iterator[Edit]:
-        name = op.bias_parameter
-        if name not in self.stored.shapes:
-            if op.bias is not None and not np.any(op.bias):
-                return  # the model's values are already 0
+        has_bias = self._has_bias(op)
+        if has_bias is None:
             raise Unplaced(COMPUTED)
-        yield self._edit(node, "bias", what, self._vector(op, kind, sigma))
+        if has_bias:
+            yield self._edit(node, "bias", what, self._vector(op, kind, sigma))
 
     def _bias_of_mixing(self, node: Node, op: Linear) -> Iterator[Edit]:
-        if op.bias is not None:
-            yield from self._bias_edit(node, op, "filled", 0.0, "sigma_b 0")
+        yield from self._bias_edit(node, op, "filled", 0.0, "sigma_b 0")
 
     def _table(self, node: Node, op: Lookup, layer: L.Embedding) -> Edit:
         if op.parameter not in self.stored.shapes:
@@ -204,14 +233,20 @@ class WeightEdits:
             return
         for leaf, array, start in (("weight", op.gain, 1.0), ("bias", op.bias, 0.0)):
             name = f"{op.name}.{leaf}"
-            if array is None or name not in self.stored.shapes or np.all(array == start):
+            if array is None or np.all(array == start):
                 continue
+            if name not in self.stored.shapes:
+                raise Unplaced(GAINS)
             edit = WeightEdit(name, "filled", start, self.stored.shapes[name])
             yield self._edit(node, "weight", f"{leaf} {start:g}", edit)
 
     def _edit(self, node: Node, kind: str, what: str, *weights: Any) -> Edit:
         where = str(self.target.reading.sources.get(node, ""))
         return Edit(str(node), kind, what, where, weights=weights)
+
+
+def _layer(network: Network, op: Op) -> L.Layer | None:
+    return network.layer(op.name) if op.name in network else None
 
 
 def _clash(one: WeightEdit, two: WeightEdit) -> bool:

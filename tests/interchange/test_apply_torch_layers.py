@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,8 +19,10 @@ from kcalc.network import layers as L
 
 torch = pytest.importorskip("torch")
 from test_read_torch_operators import Fn  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 FLAT, ROWS, IMAGE = (2, 6), (2, 4, 6), (2, 3, 6, 8)
 
@@ -167,6 +170,108 @@ def test_changed_activations_are_those_of_a_run_that_changes_every_call(name: st
     assert changed.count // changed.each == len(edits.only("activation"))
     assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
     assert not changed.count or float((found - before).abs().max()) > 1e-3
+
+
+def written(m: Any, x: Any) -> Any:
+    y = 1 * m.first(x)
+    y[:] = y + m.branch(torch.tanh(y))
+    return m.last(y)
+
+
+def unsteady(m: Any, x: Any) -> Any:
+    scale = m.first.weight.mean() if m.training else torch.ones(()).exp()
+    return m.last(torch.relu(scale * m.first(x)))
+
+
+def halves(m: Any, x: Any) -> Any:
+    one, two = m.first(x).relu().chunk(2, -1)
+    return m.end(one) + m.end_2(two)
+
+
+def moved(layer: Any) -> Any:
+    return L.Nonlinear(layer.activation.transformed(**NUMBERS))
+
+
+def moved_phi(phi: Any, x: Any) -> Any:
+    return 1.3 * (phi(0.7 * x + 0.2) - 0.4)
+
+
+TANH, WEIGHTS = L.Nonlinear("tanh"), L.Sum((0.6, 0.8))
+# model, {node or type: its new layer}, the new function or why it stays
+PLANS: dict[str, tuple[Any, Any, Any]] = {
+    "another activation": (
+        lambda m, x: m.last(torch.relu(m.first(x))),
+        {L.Nonlinear: TANH},
+        lambda m, x: m.last(torch.tanh(m.first(x))),
+    ),
+    "a sum in a write": (
+        written,
+        {L.Sum: WEIGHTS},
+        lambda m, x: m.last(0.6 * (y := m.first(x)) + 0.8 * m.branch(torch.tanh(y))),
+    ),
+    "a sum of halves": (
+        lambda m, x: m.end((y := m.first(x).chunk(2, -1))[0] + y[1]),
+        {L.Sum: WEIGHTS},
+        lambda m, x: m.end(0.6 * (y := m.first(x).chunk(2, -1))[0] + 0.8 * y[1]),
+    ),
+    "a factor": (
+        lambda m, x: 3 * m.last(m.first(x)),
+        {L.Scale: L.Scale(0.5)},
+        lambda m, x: m.last(m.first(x)) / 2,
+    ),
+    "a constant": (
+        lambda m, x: m.last(torch.relu(m.first(x) * torch.full((16,), 2.0).exp())),
+        {L.Nonlinear: moved},
+        lambda m, x: m.last(moved_phi(lambda y: torch.relu(y * 2.71828**2), m.first(x))),
+    ),
+    "read twice": (
+        lambda m, x: m.last(torch.relu((y := m.first(x)) + y.clone())),
+        {L.Nonlinear: moved},
+        lambda m, x: m.last(moved_phi(lambda y: torch.relu(2 * y), m.first(x))),
+    ),
+    "read elsewhere": (
+        lambda m, x: m.last(torch.relu(y := torch.tanh(m.first(x))) + m.branch(y)),
+        {L.Nonlinear: moved},
+        "elsewhere",
+    ),
+    "an output": (lambda m, x: (torch.relu(y := 2 * m.first(x)), y), {L.Nonlinear: moved}, "else"),
+    "another value in training": (unsteady, {L.Nonlinear: moved}, "`scale`.*in training"),
+    "a gain of 0": (
+        lambda m, x: m.last((y := m.first(x)) + m.gain * m.branch(y.relu())),
+        {L.Sum: WEIGHTS},
+        "by 0",
+    ),
+    "one half": (halves, {"relu[0:8]": TANH}, "together with nodes that need different edits"),
+    "several results": (
+        lambda m, x: m.last(torch.native_layer_norm(m.first(x), (16,), None, None, 1e-5)[0]),
+        None,
+        "no single call",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_planned_edits(name: str) -> None:
+    function, changes, expected = PLANS[name]
+    parts = {"first": nn.Linear(8, 16), "branch": nn.Linear(16, 16), "last": nn.Linear(16, 4)}
+    model: Any = Model(function, **parts, end=nn.Linear(8, 4), end_2=nn.Linear(8, 4)).eval()
+    model.gain, x = nn.Parameter(torch.zeros(())), torch.randn(3, 8)
+    reading = kc.read(model, x)
+
+    def changed(node: Any, layer: Any) -> Any:
+        new = changes.get(node, changes.get(type(layer), layer))
+        return new(layer) if callable(new) else new
+
+    network = reading.network.map_layers(changed) if changes else reading.network
+    network = network if changes else network.without_normalization()
+    edits = edits_of(reading, SimpleNamespace(network=network))
+    made = kc.apply_edits(model, edits, weights="keep")
+    if isinstance(expected, str):
+        (why,) = set(edits.left_alone.values())
+        assert re.search(expected, why) and not any(edit.calls for edit in edits)
+        return
+    torch.testing.assert_close(made(x), expected(model, x), rtol=1e-5, atol=1e-5)
+    assert not edits.left_alone and not torch.allclose(made(x), model(x))
 
 
 def test_networks_that_the_model_does_not_fit_are_refused_by_name() -> None:

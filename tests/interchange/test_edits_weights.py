@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from refusals import refused
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 import kcalc as kc  # noqa: E402
+from kcalc.interchange.apply import edits_of  # noqa: E402
+from kcalc.interchange.torch_model.apply import scaled_edits  # noqa: E402
+from kcalc.network import layers as L  # noqa: E402
 
 N = 8
 
@@ -83,3 +90,67 @@ def test_what_is_drawn_for_embeddings_and_transposed_convolutions() -> None:
     for group in s.apply_to(image)[2].weight.flatten(2).chunk(2):
         for block in group.unbind(-1):
             assert torch.allclose(block.T @ block, torch.eye(3), atol=1e-5)
+
+
+def even(m: Any, x: Any) -> Any:
+    return m.conv(x[:, None, None].expand(-1, 2, 4, 8)).relu().mean((2, 3))
+
+
+LAST = "last.weight sigma_w, last.bias sigma_b"
+# model, the edits of its first layer (None: left alone)
+MODELS: dict[str, tuple[Any, str | None]] = {
+    "biases that are added": (lambda m, x: m.a(x) + m.gain, "a.weight sigma_w, gain sigma_b"),
+    "biases that are computed": (lambda m, x: F.linear(x, m.a.weight, 2 * m.gain), None),
+    "computed and added": (lambda m, x: m.a(x) + 2 * m.gain, None),
+    "computed zeros": (lambda m, x: F.linear(x, m.a.weight, 2 * m.zero), "a.weight sigma_w"),
+    "a computed table": (lambda m, x: F.embedding(x.long().abs(), 2 * m.a.weight), None),
+    "gains of a norm": (
+        lambda m, x: m.norm(m.a(x)),
+        "a.weight sigma_w, norm.weight weight, norm.bias bias",
+    ),
+    "gains without a norm": (lambda m, x: F.layer_norm(m.a(x), (N,), m.gain), "a.weight sigma_w"),
+    "an even kernel": (even, "conv.weight tap, conv.bias sigma_b"),
+}
+
+
+def model_with(run: Any) -> Any:
+    parts = {"a": nn.Linear(N, N, bias=False), "norm": nn.LayerNorm(N), "last": nn.Linear(N, 2)}
+    model: Any = Model(run, **parts, conv=nn.Conv2d(2, N, 2))
+    model.gain, model.zero = nn.Parameter(torch.arange(1.0, N + 1)), nn.Parameter(torch.zeros(N))
+    for tensor in model.norm.parameters():
+        nn.init.normal_(tensor)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_which_parameters_are_set(name: str) -> None:
+    run, first = MODELS[name]
+    model = model_with(lambda m, x: m.last(torch.relu(run(m, x))))
+    reading = kc.read(model, torch.randn(3, N))
+    network = reading.network.map_layers(
+        lambda _, layer: replace(layer, sigma_b=0, standardised=True), L.Affine
+    )
+    edits = edits_of(reading, SimpleNamespace(network=network))
+    set_ = {w.parameter: edit.what for edit in edits for w in edit.weights}
+    rows = [part.split() for part in f"{first}, {LAST}".removeprefix("None, ").split(", ")]
+    assert set_.keys() == {name for name, _ in rows}
+    left = [node for node in edits.left_alone if "norm (" not in node]  # a norm that does not run
+    assert bool(left) == (first is None or name == "gains without a norm")
+    assert all(word in set_[name] for name, word in rows)
+    made = kc.apply_edits(model, edits)
+    assert not made.last.weight.mean(1).abs().max() > 1e-6 and not made.last.bias.any()
+    assert made.gain.any() == ("gain" not in set_)
+
+
+def test_layers_that_are_scaled() -> None:
+    x, added = torch.randn(3, N), model_with(lambda m, x: m.last(torch.relu(m.a(x) + m.gain)))
+    made = kc.apply_edits(added, scaled_edits(kc.read(added, x), {"a": 3.0}))
+    torch.testing.assert_close(made(x), added.last(3 * torch.relu(added.a(x) + added.gain)))
+    computed = model_with(lambda m, x: m.last(F.linear(x, m.a.weight, 2 * m.gain)))
+    for words, model, node in (
+        ("not a dense layer", added, "relu"),
+        ("computes the bias of node 'linear'", computed, "linear"),
+        ("share the weight", model_with(lambda m, x: m.last(m.a(m.a(x).relu()))), "a"),
+    ):
+        with refused(words):
+            scaled_edits(kc.read(model, x), {node: 2.0})

@@ -18,6 +18,7 @@ from ..weight_edits import Stored, WeightEdits
 from .captured import TorchProgram
 from .copies import duplicate
 from .expert_copies import ExpertCopies
+from .graph_values import numbers_of
 from .not_run import not_run
 from .performing import can_add_bias, forwards, perform, require_module
 from .placing import Placing, flow_of
@@ -68,7 +69,14 @@ def _used(program: TorchProgram) -> list[str]:
 def _stored(
     details: Any, program: TorchProgram, ops: tuple[Op, ...], copies: ExpertCopies
 ) -> Stored:
-    shapes = {name: tuple(t.shape) for t, name in program.captured.held.values() if name}
+    tensors = {name: t for t, name in program.captured.held.values() if name}
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+
+    def holds(name: str, values: Any) -> bool:
+        """Whether a parameter has some values, in any shape."""
+        known = numbers_of(tensors[name]) if name in tensors else ()
+        return np.array_equal(np.ravel(known), np.ravel(values))
+
     calls = program.captured.calls
     assert calls is not None
     modules = {call.levels[0].path: call.levels[0].module for call in calls.modules}
@@ -78,6 +86,7 @@ def _stored(
         shapes,
         lambda name: name in modules and can_add_bias(modules[name]),
         stacks,
+        holds,
     )
 
 

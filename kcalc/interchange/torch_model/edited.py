@@ -455,7 +455,7 @@ def checked_entry(cls: Any, plan: FunctionPlan) -> Any:
 
     Raises: KcalcError if no method matches the plan.
     """
-    if not inspect.isfunction(inspect.getattr_static(cls, "forward", cls.forward)):
+    if isinstance(inspect.getattr_static(cls, "forward"), staticmethod | classmethod):
         raise KcalcError(NO_SELF.format(f"{cls.__name__}.forward"))
     found = cls.forward if _is_of(plan, cls.forward) else None
     found = found or method_of(cls, lambda function: _is_of(plan, function))

@@ -44,9 +44,10 @@ def _owner(weight: Const) -> str | None:
 def _bias(bias: Any) -> dict[str, Any]:
     if bias is None:
         return {}
+    array = numbers_of(bias.tensor)
     return {
-        "bias": numbers_of(bias.tensor),
-        "bias_parameter": bias.parameter or ", ".join(bias.origins) or None,
+        "bias": array,
+        "bias_parameter": identity_of(bias, array) if bias.origins else bias.parameter,
         "bias_trained": bias.trained,
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import itertools
 import tokenize
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -212,8 +211,9 @@ def argument(source: SourceText, node: Definition) -> Cut:
     number = source.after(source.span(node)[0], "lambda" if isinstance(node, ast.Lambda) else "def")
     named = isinstance(node, ast.FunctionDef)
     number = source.after(source.tokens[number].end, "(") if named else number
-    depth = 0
-    for place in itertools.count(number + 1):
+    place, depth = number, 0
+    while True:
+        place += 1
         token = source.tokens[place]
         if depth == 0 and token.text == "**" and node.args.kwarg is not None:
             return Cut(token.start, token.start, f"{HERE}=None, ")
