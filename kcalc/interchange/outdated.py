@@ -13,7 +13,7 @@ from .trace import Held, Normalise, Op, Pointwise
 PARAMETERS = ("parameter", "bias_parameter")  # fields of operations that name parameters
 
 
-def numbers_of(ops: Iterable[Op], arrays: Mapping[str, Any]) -> dict[str, Any]:
+def gains_of(ops: Iterable[Op], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return {parameter: copy of its values} for gains, slopes, and gains and biases of norms."""
     ops = tuple(ops)
     read = {name for op in ops if isinstance(op, Pointwise) for name in op.reads}

@@ -15,7 +15,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
-from ..outdated import numbers_of
+from ..outdated import gains_of
 from ..trace import Drop, Entry, Op, Trace
 from . import control, indexing, linear, moving, windows  # noqa: F401  # register rules
 from .builders import built_by, check_returned, no_inputs
@@ -214,7 +214,7 @@ def traced(
         ops, outputs, recipes, program = _finish(framework, reader, closed, [*args, *entries])
         shapes = {name: tuple(leaf.shape) for name, leaf in leaves.items()}
         views = reader.norm_views
-        numbers = numbers_of(ops, {name: np.asarray(leaf) for name, leaf in leaves.items()})
+        numbers = gains_of(ops, {name: np.asarray(leaf) for name, leaf in leaves.items()})
         made = program.names()
         model = JaxModel(kind, original, params, shapes, numbers, recipes, views, program, made)
         drops.update(reader.drops)

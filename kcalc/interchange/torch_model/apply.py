@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...foundation.errors import KcalcError
 from ..edit_target import Target
 from ..editing_plan import Planner
 from ..edits import Edit, Edits
-from ..outdated import numbers_of, outdated
+from ..outdated import gains_of, outdated
 from ..trace import Op
 from ..weight_edits import Stored, WeightEdits
 from .captured import TorchProgram
@@ -104,7 +105,7 @@ def model_of(reading: Any) -> torch.nn.Module:
 def changed(reading: Any, model: Any, edits: Edits) -> str:
     """Return a parameter whose value in the network is out of date, or "" if there is none."""
     gone = [call.place[0] for edit in edits if edit.kind == "norm" for call in edit.calls]
-    before = numbers_of(reading.trace.ops, _values(model_of(reading)))
+    before = gains_of(reading.trace.ops, _values(model_of(reading)))
     return outdated(before, _values(model), edits, gone)
 
 
