@@ -272,6 +272,17 @@ def test_what_has_no_rule_is_said(name: str) -> None:
     assert any(words in note.text for note in reading.notes), [note.text for note in reading.notes]
 
 
+@pytest.mark.parametrize(("shape", "known"), [((1, 6), True), ((), True), ((5, 6), False)])
+def test_biases_of_other_shapes(shape: tuple[int, ...], known: bool) -> None:
+    """A bias may be broadcast, but has to add the same array at every location."""
+    x, w, b = drawn((2, 5, 4)), drawn((4, 6)), drawn(shape)
+    reading = read(Fn(lambda _, x: F.linear(x, w.T, b)).double(), x, sigmas=False)
+    assert (reading.fidelity.level == "not read") is not known
+    if known:
+        (got,) = values_of(reading.trace, x.numpy())
+        assert got == pytest.approx((x @ w + b).numpy())
+
+
 @pytest.mark.slow
 def test_control_flow_of_pytorch() -> None:
     def tanh_if(test: Callable[[Any, Any], Any]) -> nn.Module:

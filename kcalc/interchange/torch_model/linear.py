@@ -41,6 +41,9 @@ def _owner(weight: Const) -> str | None:
     return weight.parameter or next(iter(weight.origins), None)
 
 
+VARIES = "the array that it adds has values for every location or example, not for every channel"
+
+
 def _bias(bias: Any) -> dict[str, Any]:
     if bias is None:
         return {}
@@ -78,6 +81,12 @@ def dense(
     array = array.T if flip else array
     call.walker.stored(weight, flip)
     fields |= {"axis": axis, "out_axis": out_axis, **_bias(bias)}
+    if bias is not None:
+        ones = (1,) * (len(call.shape) - bias.tensor.ndim)
+        shape = (*ones, *bias.tensor.shape)
+        if any(n != 1 for place, n in enumerate(shape) if place != out_axis):
+            return call.unread("a bias", VARIES)
+        fields["bias"] = np.array(np.broadcast_to(fields["bias"].ravel(), len(array)))
     return _owned(call, Linear, [call.read(source)], weight, array, **fields)
 
 
