@@ -6,12 +6,6 @@ import math
 
 import pytest
 from command_words import run
-from wiring import wired
-
-import kcalc as kc
-from kcalc.cli.shape import _weight_lines
-
-L = kc.layers
 
 
 @pytest.mark.parametrize(
@@ -48,10 +42,3 @@ def test_residual_methods_print_the_weights_of_sums(capsys: pytest.CaptureFixtur
     line = "shape rescaled-resnet-9 --method residual_weights --scheme common --residual-weight 0.6"
     assert "sum_1 ... sum_9" in run(capsys, line).out
     assert "Var phi" in run(capsys, "shape resnet-50 --activation gelu --method nf").out
-
-
-def test_weights_of_sums_of_two() -> None:
-    branches = (("a", L.Affine(), "x"), ("b", L.Affine(), "x"), ("c", L.Affine(), "x"))
-    sums = (("s", L.Sum((0.6, 0.8)), "a b"), ("t", L.Sum(), "a s"), ("u", L.Sum(), "a b t"))
-    _, *rows = _weight_lines(wired(*branches, *sums))
-    assert [row.split() for row in rows[-2:]] == [["s", "0.6", "0.8"], ["t", "1", "1"]]

@@ -17,8 +17,6 @@ from refusal_networks import networks
 
 import kcalc as kc
 from kcalc.cli import main, parser
-from kcalc.cli.report import _command
-from kcalc.cli.wording import spoken
 
 MODULE = """
 import jax
@@ -223,19 +221,3 @@ def test_words_for_options(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for command, text, expected in WORDED:
         assert said(text, command) == expected
-
-
-def test_none_is_no_value_of_words() -> None:
-    options = argparse.ArgumentParser()
-    word, number = (options.add_argument(name, type=str) for name in ("--activation", "--q-slope"))
-    number.type = lambda text: None if text == "none" else float(text)
-    text = "pass activation=None or q_slope=None"
-    said = spoken(text, {"activation": word, "q_slope": number})
-    assert said == "pass no --activation or --q-slope none"
-
-
-def test_the_command_of_a_page() -> None:
-    given = {"network": "a/m.onnx", "method": "dks", "zeta": 1.5, "without_normalization": True}
-    known = dict.fromkeys(["network", *given, "eta"])
-    line = _command(given | {"known": known, "output": "b.html"}, "b/b.html")
-    assert line == ("kcalc report m.onnx --method dks --zeta 1.5 --without-normalization -o b.html")

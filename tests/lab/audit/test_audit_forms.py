@@ -18,8 +18,6 @@ from modern_zoo import Model  # noqa: E402
 from torch import nn  # noqa: E402
 
 from kcalc.lab.audit import audit  # noqa: E402
-from kcalc.lab.audit.examples import redrawn  # noqa: E402
-from kcalc.lab.audit.laws import truncated_moments  # noqa: E402
 
 X, IDS = (16, 8), torch.arange(24).reshape(4, 6)
 WRITERS = tuple(f"blocks.{i}.2.weight" for i in range(4))
@@ -372,19 +370,17 @@ def test_the_findings_of_a_model(case: Any) -> None:
 def test_moments_of_truncated_normals() -> None:
     from scipy.stats import truncnorm
 
-    for low, high in ((-1.0, 2.0), (0.5, 1.0), (-40.0, 40.0)):
-        law = truncnorm(low / 2, high / 2, scale=2)
-        assert truncated_moments(2.0, low, high) == pytest.approx((law.mean(), law.std()), abs=1e-9)
-    assert truncated_moments(2.0, 1.0, 1.0) == (0.0, 0.0)
-    assert all(map(math.isnan, truncated_moments(1e-3, 1.0, 2.0)))
+    limits = {"left": (-1.0, 2.0), "part": (0.5, 1.0), "wide": (-40.0, 40.0)}
 
+    def build() -> Any:
+        made = {name: nn.Parameter(torch.empty(8, 8)) for name in limits}
+        for name, (low, high) in limits.items():
+            nn.init.trunc_normal_(made[name], std=2.0, a=low, b=high)
+        return Model(lambda m, x: x @ m.left @ m.part @ m.wide, **made)
 
-def test_redrawn_inputs() -> None:
-    given = {"x": torch.full((4, 3), 2.0), "ids": IDS, "mask": IDS % 2, "none": IDS[:0], "k": 3}
-    new = redrawn(given, 1)
-    assert torch.equal(new["x"], given["x"]) and new["k"] == 3 and new["none"].shape == (0, 6)
-    assert torch.equal(new["mask"], given["mask"]) and not torch.equal(new["ids"], IDS)
-    assert torch.equal(new["ids"].flatten().sort().values, IDS.flatten())
+    for row in audit(build, torch.randn(4, 8), predict=False).parameters:
+        law = truncnorm(*(x / 2 for x in limits[row.name]), scale=2)
+        assert (row.mean, row.sigma) == pytest.approx((law.mean(), law.std()), abs=1e-9)
 
 
 def test_laws_of_scaled_tensors() -> None:

@@ -13,7 +13,6 @@ from test_report import data_of
 from wiring import wired
 
 import kcalc as kc
-from kcalc.lab.report.over_tokens import over_tokens
 
 L, A = kc.layers, kc.architectures
 
@@ -47,8 +46,6 @@ def test_the_page_of_an_attention_with_two_outputs() -> None:
     assert "Each input has one token with q = 1; any two" in page.html
     assert "each input has one token, or its tokens are equal along the stream" in page.html
     assert data_of(page)["tokens"]["tokens"] == [None]
-    line = wired(*parts, ("s", L.Attend(), "q k v"), ("y", L.Affine(sigma_w=2.0), "s"))
-    assert over_tokens(line, 1, None).mode_rows == [("s", "4", "-"), ("y", "1", "-")]
 
 
 def test_blocks_that_can_be_stacked_have_the_fixed_points_of_their_token_map() -> None:
