@@ -173,3 +173,19 @@ def test_gains_that_changed_since_the_reading_are_refused() -> None:
         held[...] -= 0.5
     model.norm.bias[...] += 0.5
     assert isinstance(s.apply_to(model, X), Gained)
+
+
+def test_a_table_that_changed_since_the_reading_is_drawn_again() -> None:
+    class Table(nnx.Module):
+        def __init__(self) -> None:
+            self.table = nnx.Embed(50, 8, rngs=nnx.Rngs(0))
+            self.head = nnx.Linear(8, 2, rngs=nnx.Rngs(1))
+
+        def __call__(self, ids: Any) -> Any:
+            return jnp.tanh(self.head(jnp.tanh(self.table(ids))))
+
+    model, ids = Table(), np.arange(12).reshape(3, 4)
+    s = kc.shape(kc.read(model, ids))
+    model.table.embedding[...] += 0.5
+    made = s.apply_to(model).table.embedding[...]
+    assert abs(made.mean()) < 0.2 and made.std() == pytest.approx(1, abs=0.15)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -81,25 +81,32 @@ class JaxModel:
     """A JAX model with everything that is needed to edit it.
 
     ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``original``: the function or
-    module; ``params``: the parameters passed with it; ``numbers``: {parameter: values} of its
-    gains and slopes when it was read; ``recipes``: the positions of each layer's weights in the
-    parameters; ``norms``: the positions of normalisation gains and biases; ``program``: the
-    equations that were read; ``made``: the operations whose outputs the equations compute.
+    module; ``params``: the parameters passed with it; ``leaves``: {parameter: array}
+    when it was read; ``numbers``: {parameter: copy of its values} for gains and slopes;
+    ``recipes``: the positions of each layer's weights in the parameters; ``norms``: the positions
+    of normalisation gains and biases; ``program``: the equations that were read; ``made``: the
+    operations whose outputs the equations compute.
     """
 
     kind: str
     original: Any
     params: Any
-    shapes: dict[str, tuple[int, ...]]
+    leaves: dict[str, Any]
     numbers: dict[str, Any]
     recipes: dict[str, Recipe]
     norms: dict[str, dict[str, View]]
     program: JaxProgram = field(repr=False)
     made: frozenset[str]
 
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return {parameter: shape}."""
+        return {name: tuple(leaf.shape) for name, leaf in self.leaves.items()}
+
     def arrays(self) -> dict[str, Any]:
-        """Return {parameter: array} of the model that was read."""
-        return Parameters.of(self.kind, self.params).leaves
+        """Return {parameter: array} when the model was read, without arrays deleted since then."""
+        gone = [n for n, leaf in self.leaves.items() if getattr(leaf, "is_deleted", bool)()]
+        return {name: leaf for name, leaf in self.leaves.items() if name not in gone}
 
     @property
     def subject(self) -> Any:
@@ -212,11 +219,10 @@ def traced(
         ]
         args += [KnownArray(flat[k], random=True) for k in keys]
         ops, outputs, recipes, program = _finish(framework, reader, closed, [*args, *entries])
-        shapes = {name: tuple(leaf.shape) for name, leaf in leaves.items()}
         views = reader.norm_views
         numbers = gains_of(ops, {name: np.asarray(leaf) for name, leaf in leaves.items()})
         made = program.names()
-        model = JaxModel(kind, original, params, shapes, numbers, recipes, views, program, made)
+        model = JaxModel(kind, original, params, leaves, numbers, recipes, views, program, made)
         drops.update(reader.drops)
         return Trace(framework, ops, outputs, channel_axis, remarks, model=model)
 
