@@ -14,6 +14,7 @@ from refusals import refused
 
 from kcalc.activations import activation
 from kcalc.gaussian.certified import intervals, ranges
+from kcalc.gaussian.certified.enclosures import SmoothPiece
 from kcalc.gaussian.certified.evaluate import compile_smooth
 from kcalc.gaussian.certified.growth import derive
 from kcalc.gaussian.certified.kinks import certain_kinks
@@ -149,3 +150,17 @@ def test_ranges_of_what_is_hardly_known() -> None:
     assert ranges.real_power((0.5, 2.0), (-1.0, 1.0))[0] == 0.0
     assert ranges.real_power((0.5, 2.0), (0.0, 0.0)) == (1.0, 1.0)
     assert ranges.inverse((0.0, 2.0)) == (0.0, math.inf)
+
+
+PIECES = [
+    sp.Max(X, sp.sin(2 * X), -X), sp.Min(X, sp.cos(X)), sp.Abs(sp.sin(X)), sp.sign(sp.sin(X)) * X,
+    sp.Heaviside(X), sp.sec(X), sp.coth(X),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("expr", PIECES, ids=str)
+def test_programs_enclose_functions_and_derivatives(expr: sp.Expr) -> None:
+    found = SmoothPiece(expr, X, 0.4, 0.5).derivatives(0.4, 0.5)
+    for n, (low, high) in enumerate(found[:3]):
+        assert low - 1e-15 <= expr.diff(X, n).subs(X, 0.45).evalf() <= high + 1e-15 < low + 99
+    assert not SmoothPiece(sp.gamma(X), X, 1, 2).derivatives(1, 2)[0][1] < math.inf

@@ -351,9 +351,7 @@ def _same_layer(network: Network, node: Node, nodes: Mapping[str, Node], label: 
         (network.features[one], *(network.features[parent] for parent in network.parents(one)))
         for one in (node, other)
     ]
-    if not isinstance(network.layer(node), L.Affine):
-        return sizes[0] == sizes[1]
-    layers = [[getattr(network.layer(one), what) for what in ALIKE] for one in (node, other)]
+    layers = [[getattr(network.layer(one), what, None) for what in ALIKE] for one in (node, other)]
     return sizes[0] == sizes[1] and layers[0] == layers[1]
 
 
