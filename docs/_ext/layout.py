@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import help_lines
@@ -36,6 +36,12 @@ SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
 WIDE = 1.9  # width over height of a row of panels
 BROAD = 420.0  # points: a figure whose letters would be too small on a phone
 SHORT_CELL = 12  # characters: a number with its unit
+CURRENT = re.compile(
+    r'(<li class="toctree-l\d+) current"><a class="current reference internal" href="#">'
+)
+MARKED = r'\1 current current-page"><a class="current reference internal" href="#">'
+UNMARKED = r'\1"><a class="reference internal" href="{}.html">'
+SIDEBARS: dict[Any, str] = {}  # Sphinx takes a third of the time for them if each page has its own
 PROSE_CELL = 15  # characters: the mean cell, beyond the first column, of a table of prose
 
 
@@ -99,7 +105,8 @@ def _scrolled(image: str) -> str:
 def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: Any) -> None:
     """Arrange the body of a page; what scrolls sideways can be reached by keyboard."""
     if "furo_navigation_tree" in context:  # Furo's captions are headings without a level
-        context["furo_navigation_tree"] = context["furo_navigation_tree"].replace(
+        tree = mark_current(context["furo_navigation_tree"], PurePosixPath(pagename).name)
+        context["furo_navigation_tree"] = tree.replace(
             'class="caption" role="heading"', 'class="caption" role="heading" aria-level="2"'
         )
     if "body" not in context:
@@ -169,9 +176,33 @@ def name_asides(app: Sphinx, error: Exception | None) -> None:
 
 
 def fold_navigation(app: Sphinx, name: str, template: str, context: Any, doctree: Any) -> None:
-    """The sidebar lists the pages of the current branch only, not hundreds of others."""
-    if whole := context.get("toctree"):
-        context["toctree"] = lambda **options: whole(**{**options, "collapse": True})
+    """The sidebar lists the pages of the current branch only, not hundreds of others.
+
+    Leaves of one folder and one parent share a sidebar without a mark, which ``arrange`` adds.
+    """
+    if not (whole := context.get("toctree")):
+        return
+    page = PurePosixPath(name)
+    parents = [parent["link"] for parent in context.get("parents", [])]
+    leaf = bool(parents) and name not in app.env.toctree_includes
+    key = (page.parent, parents[-1]) if leaf else name
+
+    def folded(**options: Any) -> str:
+        if key not in SIDEBARS:
+            tree = whole(**{**options, "collapse": True})
+            SIDEBARS[key] = CURRENT.sub(UNMARKED.format(page.name), tree) if leaf else tree
+        return SIDEBARS[key]
+
+    context["toctree"] = folded
+
+
+def mark_current(tree: str, page: str) -> str:
+    """Mark a page in a sidebar that it shares with others."""
+    link = f'"><a class="reference internal" href="{re.escape(page)}\\.html">'
+    unmarked = r'(<li class="toctree-l\d+)' + link
+    if not re.search(unmarked, tree):
+        return tree
+    return re.sub(unmarked, MARKED, tree.replace(" current-page", ""))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -149,11 +149,16 @@ def _exists(target: str) -> bool:
     if target.startswith("kcalc."):  # a function may have the name of its module
         return pydoc.locate(target) is not None or hasattr(sys.modules.get(module), last)
     owner, _, name = target.rpartition(".")
-    loaded = [module for key, module in list(sys.modules.items()) if key.startswith("kcalc.")]
     return any(
         hasattr(getattr(module, owner) if owner and hasattr(module, owner) else module, name)
-        for module in loaded
+        for module in _loaded(len(sys.modules))
     )
+
+
+@cache
+def _loaded(count: int) -> list[Any]:
+    """The modules of kcalc, looked up again only after further imports."""
+    return [module for key, module in list(sys.modules.items()) if key.startswith("kcalc.")]
 
 
 def page_names(text: str) -> dict[str, str]:
