@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from math import prod
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,13 @@ from ..surrogates import DIRECTIONS, Slope, distance, slope_from
 from .jaxpr_values import KnownArray
 
 OWN = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+COMPUTED = ("call_jaxpr", "fun_jaxpr")  # parameters of OWN; the others are rules for derivatives
+INSIDE = ("f", "transforms", "func", "args", "__func__", "__wrapped__")
 LIBRARY = "/jax/_src/"  # custom derivatives here are true; names here tell what is computed
+WRAPPERS = tuple(
+    f"{LIBRARY}{name}.py"
+    for name in ("api_util", "custom_derivatives", "interpreters/partial_eval", "linear_util")
+)
 STEP, CLOSE = 3e-3, 0.02  # finite-difference step and tolerance, in single precision
 SUMS = ("add", "sub", "neg", "add_any", "reduce_sum", "cumsum", "concatenate", "pad", "select_n")
 MOVES = (
@@ -71,22 +79,45 @@ def with_slope(function: Callable[..., Any], found: Slope) -> Callable[..., Any]
     return run
 
 
-def _rules(eqn: Any) -> list[Any]:
-    """Return the debug info of the functions that define a custom derivative."""
-    return [getattr(rule, "debug_info", None) for rule in eqn.params.values()]
-
-
 def _of_library(eqn: Any) -> bool:
-    return any(_in_library(info) for info in _rules(eqn))
+    """Whether both a function and its custom derivative are JAX's own.
+
+    Users may give a function of JAX another derivative.
+    """
+    computed = [eqn.params[key] for key in COMPUTED if key in eqn.params]
+    files = _files([rule for key, rule in eqn.params.items() if key not in COMPUTED])
+    return (
+        all(is_library(getattr(jaxpr, "jaxpr", jaxpr)) for jaxpr in computed)
+        and bool(files)
+        and all(LIBRARY in file for file in files)
+    )
+
+
+def _files(rules: list[Any]) -> set[str]:
+    """Return the source files of the functions in rules, without those of JAX's wrappers."""
+    found: set[str] = set()
+    seen: dict[int, Any] = {}
+    left = list(rules)
+    while left:
+        rule = left.pop()
+        if id(rule) in seen:
+            continue
+        seen[id(rule)] = rule
+        if isinstance(rule, tuple | list):
+            left.extend(rule)
+        elif isinstance(rule, FunctionType):
+            found.add(rule.__code__.co_filename.replace("\\", "/"))
+            for cell in rule.__closure__ or ():
+                with suppress(ValueError):  # a name without a value
+                    left.append(cell.cell_contents)
+        else:  # a partial, a method, a compiled function, JAX's record of a wrapped function
+            left.extend(getattr(rule, key, None) for key in INSIDE)
+    return {file for file in found if not file.endswith(WRAPPERS)}
 
 
 def is_library(jaxpr: Any) -> bool:
     """Whether a jaxpr is the code of a function of JAX, not of a function with the same name."""
-    return _in_library(getattr(jaxpr, "debug_info", None))
-
-
-def _in_library(info: Any) -> bool:
-    """Whether debug info describes a function of JAX."""
+    info = getattr(jaxpr, "debug_info", None)
     return LIBRARY in str(getattr(info, "func_src_info", "")).replace("\\", "/")
 
 
