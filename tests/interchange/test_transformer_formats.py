@@ -14,44 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
-from transformer_formats import FORMATS, HEAD, IDS, D, Graph, H, T, V, equinox_gpt, network, weights
+from transformer_formats import FORMATS, HEAD, IDS, D, Graph, H, T, V, network, weights
 
 import kcalc as kc
 
 L = kc.layers
 W = weights()
 X, MASK = np.ones((2, T, D)), np.ones((2, T), bool)
-CAUSAL = np.tril(np.ones((T, T), bool))
-
-
-def of_guarded(mask: np.ndarray) -> tuple[Any, ...]:
-    """A softmax as exporters of PyTorch write it, with 0 for rows of infinities, which there are
-    none of, and with a table of positions looked up in another one.
-    """
-    g = Graph(W)
-    held = {
-        "mask": mask.astype(np.float32),
-        "nothing": np.float32(0),
-        "scale": np.float32(HEAD**-0.5),
-        "heads": np.array([2, T, H, HEAD]),
-        "joined": np.array([2, T, D]),
-        "kinds": np.zeros((1, 9), np.int64),
-        "places": np.arange(T)[None],
-    }
-    for name, array in held.items():
-        g.hold(name, np.asarray(array))
-    g.add("Gather", f"pos {g.add('GatherElements', 'kinds places', 'kind', axis=1)}", "own")
-    g.add("Add", f"{g.add('Gather', 'tok ids', 'embedded')} own", "h1")
-    for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
-        g.add("Reshape", f"{g.add('MatMul', f'h1 {name}', f'{name}1')} heads", f"{name}2")
-        g.add("Transpose", f"{name}2", f"{name}3", perm=order)
-    g.add("Mul", f"{g.add('MatMul', 'q3 k3', 'products')} scale", "scores")
-    g.add("Add", "scores mask", "masked")
-    g.add("Softmax", "masked", "a", axis=-1)
-    g.add("Where", f"{g.add('IsNaN', 'a', 'n')} nothing a", "a2")
-    g.add("Transpose", g.add("MatMul", "a2 v3", "read"), "turned", perm=[0, 2, 1, 3])
-    g.add("MatMul", f"{g.add('Reshape', 'turned joined', 'whole')} out", "logits")
-    return (g.model(),)
 
 
 def rounded(net: kc.Network) -> kc.Network:
@@ -101,10 +70,6 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
     "keras, dropout": (
         lambda: of_keras("MultiHeadAttention", H, HEAD, dropout=0.1),
         L.Attend(H, HEAD, dropout=0.1),
-    ),
-    "onnx, a window by masks": (
-        lambda: of_guarded(np.where(CAUSAL & ~np.tril(CAUSAL, -3), 0, -np.inf)),
-        L.Attend(H, HEAD, causal=True, window=3),
     ),
 }
 
@@ -176,5 +141,3 @@ def test_ids_are_given_as_whole_numbers() -> None:
     )
     with refused("array of integers"):
         kc.read(model, W, (2, T))
-    with refused("array of integers"):
-        kc.read(equinox_gpt(W), (2, T))
