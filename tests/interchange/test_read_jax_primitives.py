@@ -90,7 +90,6 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     for shape, functions in {
         FLAT: {
             "padded by nothing": lambda p, x: jnp.tanh(lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 0)))),
-            "part of an input": lambda p, x: jnp.tanh(x[:, 1:3]),
             "parts of an input": lambda p, x: jnp.split(x, 3, axis=1)[1] * 2,
             "steps of channels": lambda p, x: x[:, ::2] * 2,
             "part of a shortcut": lambda p, x: (x @ p["u"] + x)[:, :2],
@@ -108,9 +107,6 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "cases of tests": lambda p, x: jnp.where(jnp.where(x > 1, x > 2, x < 0), x, x / 3),
             "a cast to a test": lambda p, x: jnp.where((x > 0).astype(int).astype(bool), x, x / 3),
             "magnitudes of complex weights": lambda p, x: x @ jnp.abs(jnp.fft.fft(p["u"])),
-            "stacked arrays of a loop": lambda p, x: (
-                x @ lax.scan(lambda c, r: (c + 1, c * r), 1.0, p["s"])[1].sum(0)
-            ),
             "counted": counted,
             "backwards": backwards,
             "one row": one_row,
@@ -131,7 +127,6 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
                 lambda h: jnp.tanh(h[:, :3]) * h[:, :3] + h[:, 3:]
             )(x @ p["u"]),
             "repeated weights": lambda p, x: x @ jnp.broadcast_to(p["b"], (6, 6))[:, :4],
-            "halves of weights": lambda p, x: x @ jnp.split(p["u"], 2, axis=1)[1],
             "no padding": lambda p, x: jnp.pad(jnp.tanh(x), 0, mode="reflect"),
         },
         (4, 6): {
@@ -147,6 +142,8 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "sum of images": lambda p, x: x.sum((1, 2)),
             "depthwise": lambda p, x: conv(x, p["g"], feature_group_count=3),
             "dilated": lambda p, x: conv(x, p["k"], rhs_dilation=(2, 2)),
+            "strides": lambda p, x: conv(x, p["k"], window_strides=(2, 3)),
+            "padded before": lambda p, x: conv(x, p["k"], padding=((2, 0), (2, 1))),
             "rows of images": lambda p, x: normed(conv(x, p["k"]).reshape(2, 36, 6)),
         },
         ROWS: {
@@ -184,10 +181,6 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     name: (function, shape, words)
     for shape, functions in {
         FLAT: {
-            "joined with a constant": (
-                lambda p, x: jnp.concatenate([x, p["n"]], 1),
-                "concatenates an array and a feature map",
-            ),
             "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), "crops or dilates"),
             "sliced by the input": (
                 lambda p, x: lax.dynamic_slice(x, (0, (x.sum() > 0).astype(int)), (2, 2)),
@@ -280,10 +273,6 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda p, x: conv(jnp.swapaxes(x, 0, 1), p["k"]),
                 "moves the axis of examples",
             ),
-            "part of a depthwise layer": (
-                lambda p, x: conv(x, p["g"], feature_group_count=3)[..., :2],
-                "some of the channels",
-            ),
         },
         ROWS: {
             "softmax off by one": (
@@ -318,10 +307,6 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             "parts of locations and of channels": (
                 lambda p, x: jnp.tanh((x @ p["u"]).reshape(2, 2, 2, 6))[:, :1][..., 1:5],
                 "selects from both channels and locations",
-            ),
-            "softmax of two axes": (
-                lambda p, x: jax.nn.softmax(x, axis=(1, 2)) @ p["u"],
-                "couples all entries",
             ),
             "softmax of some": (
                 lambda p, x: jax.nn.softmax(x, where=np.arange(6) < 4) @ p["u"],
@@ -414,7 +399,6 @@ TOKENS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda p, i: p["t"].reshape(9, 4, 4)[i].reshape(2, 6, 16),
         "picks entries by",
     ),
-    "one number": (lambda p, i: p["t"][i[0, 0]][None], "some of the channels"),
     "places of two inputs": (
         lambda p, i: jax.vmap(lambda j, k: lax.dynamic_slice(p["t"], (j, k), (1, 16))[0])(*i.T[:2]),
         "picks entries by",

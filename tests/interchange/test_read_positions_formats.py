@@ -40,8 +40,8 @@ def weights() -> dict[str, Any]:
 AXES = ("NHWC", "HWIO", "NHWC")
 
 
-def conv(x: Any, w: Any, padding: Any = "SAME", strides: Any = (1, 1), **options: Any) -> Any:
-    return lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=AXES, **options)
+def conv(x: Any, w: Any, padding: str = "SAME") -> Any:
+    return lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=AXES)
 
 
 def behind(first: Callable[[Any, Any], Any], between: Callable[[Any], Any] = lambda h: h) -> Any:
@@ -73,15 +73,10 @@ NOTED = {
     "same, lower": "read as 'same'",
 }
 JAX = {
-    "strides": behind(lambda x, w: conv(x, w, "SAME", (2, 2))),
     "wrap": padded("wrap"),
-    "constant": padded("constant"),
     "means inside": mean(2, True),
-    "subsampled": behind(conv, lambda h: h[:, ::2, ::2]),
     "reflect": padded("reflect"),
     "edge": padded("edge"),
-    "causal": behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])),
-    "dilation": behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))),
     "means of zeros": mean(1, False),
     "repeated": behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
     "transposed convolution": lambda p, x: conv(
@@ -124,7 +119,6 @@ ONNX: dict[str, list[Any]] = {  # nodes between the input x and the weights b
     ],
     "linear": [CONV, ("Resize", "c e z", "h", {"mode": "linear"})],
     "same, lower": [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
-    "dilation": [("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})],
     "means of zeros": mean_pool(3, pads=[1] * 4, count_include_pad=1),
 }
 
