@@ -41,7 +41,6 @@ def adds(held: Any) -> Any:
     ("held", "words"),
     [
         (tensor(1, [3], float_data=[1.0]), "declares 3 numbers, but it contains 1"),
-        (tensor(3, [1], int32_data=[300]), "its element type cannot"),
         (tensor(2, [1], int32_data=[-1]), "its element type cannot"),
         (tensor(10, [1], int32_data=[70000]), "its element type cannot"),
         (tensor(12, [1], uint64_data=[2**40]), "its element type cannot"),
@@ -182,11 +181,9 @@ def dynamic(*nodes: Any) -> Any:
 @pytest.mark.parametrize(
     "last",
     [
-        node("Reshape", "x kk", "y"),
         node("Squeeze", "x k", "y"),
         node("Unsqueeze", "x k", "y"),
         node("Pad", "x k", "y"),
-        node("Slice", "x k k", "y"),
         node("Split", "x k", "y z"),
         node("ReduceSum", "x k", "y"),
         node("Tile", "x k", "y"),

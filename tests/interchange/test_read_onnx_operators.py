@@ -105,6 +105,7 @@ READ: dict[str, Case] = {
     "expand nothing": case("Expand", "x s", s=[1, 6]),
     "expand": case("Expand", "x s", [2, 3, 1, 1], s=[1, 1, 4, 5]),
     # -- weights
+    "convolution": conv(strides=[1, 2], dilations=[2, 1], pads=[0, 1, 1, 0]),
     "convolution of 1 axis": case("Conv", "x w", [1, 2, 5], w=weights(3, 2, 2)),
     "gemm with an array": case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(2, 4), beta=0.5),
     "gemm with a column": case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(2, 1)),
