@@ -213,11 +213,7 @@ def onnx_model(kind: str, attention: Callable[[Graph], str], w: Weights) -> Any:
     llama = kind == "llama"
     g = Graph(w if llama else {name: array for name, array in w.items() if name != "gate"})
     x = g.add("Gather", "tok ids", "embedded")
-    if not llama:  # a table of positions looked up in another one
-        g.hold("kinds", np.arange(9)[None])
-        g.hold("places", np.arange(T)[None])
-        g.add("Gather", f"pos {g.add('GatherElements', 'kinds places', 'kind', axis=1)}", "own")
-        x = g.add("Add", f"{x} own", "placed")
+    x = x if llama else g.add("Add", f"{x} pos", "placed")
     g.norm(x, "h1")
     x = g.add("Add", f"{x} {g.add('MatMul', f'{attention(g)} o', 'mixed')}", "x1")
     g.norm(x, "h2")
@@ -231,12 +227,6 @@ def onnx_model(kind: str, attention: Callable[[Graph], str], w: Weights) -> Any:
     x = g.add("Add", f"{x} {g.add('MatMul', f'{hidden} down', 'lowered')}", "x2")
     g.add("MatMul", f"{g.norm(x, 'h3')} out", "logits")
     return g.model()
-
-
-def _masked_heads(g: Graph) -> str:
-    g.hold("mask", np.tril(np.ones((T, T), bool)))
-    reads = " ".join([*g.projected(), "mask"])
-    return g.add("Attention", reads, "heads", q_num_heads=H, kv_num_heads=H)
 
 
 def _turned_heads(g: Graph) -> str:
@@ -285,7 +275,6 @@ def _microsoft_heads(g: Graph) -> str:
 
 
 OPERATORS = {
-    ("gpt", "onnx Attention with a mask"): _masked_heads,
     ("gpt", "onnx, written out"): _written_heads,
     ("llama", "onnx Attention"): _turned_heads,
     ("gpt", "onnx Runtime Attention"): _packed_heads,

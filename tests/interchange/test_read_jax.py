@@ -13,9 +13,10 @@ from kcalc.interchange.read import read
 from kcalc.network import layers as kl
 
 
-def conv(x, w):
-    axes = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=axes)
+def conv(x, w, **options):
+    axes = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    told = {"window_strides": (1, 1), "padding": "SAME", **axes, **options}
+    return lax.conv_general_dilated(x, w, **told)
 
 
 def architecture(function, params, *inputs):

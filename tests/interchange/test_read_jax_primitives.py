@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_read_jax import conv, normalised_by_hand
 from trace_values import values_of
 
 from kcalc.interchange.read import read
@@ -42,12 +43,6 @@ P = {
 PADS = ((0, 0), (1, 1), (1, 1), (0, 0))
 
 
-def conv(x: Any, w: Any, **options: Any) -> Any:
-    axes = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
-    told = {"window_strides": (1, 1), "padding": "SAME", **axes, **options}
-    return lax.conv_general_dilated(x, w, **told)
-
-
 def windows(x: Any, window: Any, **options: Any) -> Any:
     return lax.reduce_window(x, -jnp.inf, lax.max, window, (1, 1, 1, 1), "VALID", **options)
 
@@ -78,11 +73,6 @@ def overlapping(h: Any) -> Any:
 def named_softmax(function: Callable[[Any], Any]) -> Any:
     function.__name__ = "softmax"
     return jax.jit(function)
-
-
-def normed(x: Any) -> Any:
-    m = x.mean(-1, keepdims=True)
-    return (x - m) / jnp.sqrt(((x - m) ** 2).mean(-1, keepdims=True) + 1e-5)
 
 
 READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
@@ -144,7 +134,7 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "dilated": lambda p, x: conv(x, p["k"], rhs_dilation=(2, 2)),
             "strides": lambda p, x: conv(x, p["k"], window_strides=(2, 3)),
             "padded before": lambda p, x: conv(x, p["k"], padding=((2, 0), (2, 1))),
-            "rows of images": lambda p, x: normed(conv(x, p["k"]).reshape(2, 36, 6)),
+            "rows of images": lambda p, x: normalised_by_hand(conv(x, p["k"]).reshape(2, 36, 6)),
         },
         ROWS: {
             "transposed": lambda p, x: jnp.tanh(jnp.swapaxes(x, 1, 2) + p["c"].T),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from position_oracle import WIDTH, compared
+from test_read_jax import conv
 
 import kcalc as kc
 
@@ -37,13 +38,6 @@ def weights() -> dict[str, Any]:
     }
 
 
-AXES = ("NHWC", "HWIO", "NHWC")
-
-
-def conv(x: Any, w: Any, padding: str = "SAME") -> Any:
-    return lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=AXES)
-
-
 def behind(first: Callable[[Any, Any], Any], between: Callable[[Any], Any] = lambda h: h) -> Any:
     """A layer of its own, then something, then a convolution."""
     return lambda p, x: conv(between(jax.nn.relu(first(x, p["a"]))), p["b"])
@@ -51,7 +45,9 @@ def behind(first: Callable[[Any, Any], Any], between: Callable[[Any], Any] = lam
 
 def padded(mode: str) -> Any:
     return behind(
-        lambda x, w: conv(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode=mode), w, "VALID")
+        lambda x, w: conv(
+            jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode=mode), w, padding="VALID"
+        )
     )
 
 
@@ -80,7 +76,11 @@ JAX = {
     "means of zeros": mean(1, False),
     "repeated": behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
     "transposed convolution": lambda p, x: conv(
-        jax.nn.relu(lax.conv_transpose(x, p["t"], (2, 2), "SAME", dimension_numbers=AXES)),
+        jax.nn.relu(
+            lax.conv_transpose(
+                x, p["t"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+        ),
         p["b"],
     ),
     "turned": lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),

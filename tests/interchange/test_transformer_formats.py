@@ -20,7 +20,7 @@ import kcalc as kc
 
 L = kc.layers
 W = weights()
-X, MASK = np.ones((2, T, D)), np.ones((2, T), bool)
+X = np.ones((2, T, D))
 
 
 def rounded(net: kc.Network) -> kc.Network:
@@ -71,6 +71,7 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
         lambda: of_keras("MultiHeadAttention", H, HEAD, dropout=0.1),
         L.Attend(H, HEAD, dropout=0.1),
     ),
+    "onnx, one vector for all tokens": (lambda: of_operator(), PLAIN),
 }
 
 
@@ -85,19 +86,6 @@ def test_forms_of_attention(name: str) -> None:
 # -- what is not read, and why ---------------------------------------------------------------------
 
 
-def of_nnx_masked() -> tuple[Any, ...]:
-    from flax import nnx
-
-    class Model(nnx.Module):
-        def __init__(self) -> None:
-            self.attention = nnx.MultiHeadAttention(H, D, decode=False, rngs=nnx.Rngs(0))
-
-        def __call__(self, x: Any, mask: Any) -> Any:
-            return self.attention(x, mask=nnx.make_attention_mask(mask, mask))
-
-    return Model(), X, MASK
-
-
 def of_keras_zeros() -> tuple[Any, ...]:
     import keras
 
@@ -107,8 +95,12 @@ def of_keras_zeros() -> tuple[Any, ...]:
 
 
 def of_operator(**attributes: Any) -> tuple[Any, ...]:
+    """Attention of tokens that a table looked up in another one adds the same vector to."""
     g = Graph(W)
-    g.add("Gather", "tok ids", "h1")
+    g.hold("kinds", np.zeros((1, 9), np.int64))
+    g.hold("places", np.arange(T)[None])
+    g.add("Gather", f"pos {g.add('GatherElements', 'kinds places', 'kind', axis=1)}", "own")
+    g.add("Add", f"{g.add('Gather', 'tok ids', 'embedded')} own", "h1")
     sizes = {"q_num_heads": H, "kv_num_heads": H}
     g.add("Attention", " ".join(g.projected()), "heads", **sizes, **attributes)
     g.add("MatMul", "heads out", "logits")
@@ -116,7 +108,6 @@ def of_operator(**attributes: Any) -> tuple[Any, ...]:
 
 
 REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
-    "nnx, padding": (of_nnx_masked, "its mask depends on the input"),
     "keras, padding": (of_keras_zeros, "its mask depends on the input"),
     "onnx, capped scores": (lambda: of_operator(softcap=30.0), "softcap"),
 }
