@@ -10,7 +10,6 @@ from jax import lax
 
 import kcalc as kc
 from kcalc.interchange.read import read
-from kcalc.network import layers as kl
 
 
 def conv(x, w, **options):
@@ -82,16 +81,3 @@ def test_control_flow_on_data_is_reported(function, words):
     r = architecture(function, {"w": jnp.ones((3, 3))}, jnp.ones((2, 3)))
     assert r.fidelity.level == "not read"
     assert any(words in note.text for note in r.notes)
-
-
-def test_upsampling():
-    def model(p, x):
-        h = conv(x, p["a"])
-        h = jnp.repeat(jnp.repeat(h, 2, axis=1), 2, axis=2)
-        h = jax.image.resize(conv(h, p["b"]), (2, 32, 32, 4), "nearest")
-        return conv(h, p["c"])
-
-    params = {name: jnp.ones((3, 3, n, 4)) for name, n in (("a", 3), ("b", 4), ("c", 4))}
-    r = architecture(model, params, jnp.ones((2, 8, 8, 3)))
-    assert "Opaque" not in layers_of(r), str(r)
-    assert len(r.network.nodes_of(kl.Affine)) == 3

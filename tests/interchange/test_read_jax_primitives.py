@@ -124,7 +124,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         },
         IMAGE: {
             "every second location": lambda p, x: x[:, ::2, ::2] * 2,
-            "repeated": lambda p, x: jax.image.resize(x, (2, 12, 6, 3), "nearest") * 2,
+            "repeated": lambda p, x: (
+                jax.image.resize(jnp.repeat(x, 2, axis=1), (2, 24, 18, 3), "nearest") * 2
+            ),
             "windows of a padded image": lambda p, x: jnp.tanh(
                 windows(jnp.pad(x, PADS, constant_values=-jnp.inf), (1, 2, 2, 1))
             ),
@@ -308,10 +310,6 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             ),
             "lengths of examples": (
                 lambda p, x: (lambda h: h / jnp.sqrt((h * h).mean(0) + 1e-5))(x @ p["u"]),
-                "the sum or mean over channels or examples",
-            ),
-            "one normalisation of examples for every location": (
-                lambda p, x: (lambda h: (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5))(x @ p["u"]),
                 "the sum or mean over channels or examples",
             ),
             "entries in another order": (

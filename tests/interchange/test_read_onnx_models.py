@@ -115,24 +115,19 @@ def test_labels_are_the_paths_of_modules() -> None:
 
 
 def test_functions_of_the_file_are_read_through() -> None:
-    body = [node("Sigmoid", "p", "s"), node("Mul", "p s", "z"), node("LeakyRelu", "z", "o")]
-    body[2].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
-    imports = [helper.make_opsetid("", 17)]
-    function = helper.make_function("own", "Gate", ["p"], ["o"], body, imports, ["slope"])
-    proto = one(node("Gate", "x", "y", domain="own", slope=0.25), functions=[function])
-    ops = trace_onnx(proto).ops
-    assert [op.label for op in ops[1:]] == ["sigmoid", "mul", "leaky_relu"]
-
-
-def test_inputs_and_attributes_of_functions_may_be_left_out() -> None:
-    """Clip has no upper bound, and LeakyRelu its slope of 0.01."""
+    """Inputs and attributes may be left out: Clip has no upper bound, LeakyRelu a slope of 0.01."""
     body = [node("Clip", "p low high", "z"), node("LeakyRelu", "z", "o")]
     body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
     imports, names = [helper.make_opsetid("", 17)], ["p", "low", "high"]
     function = helper.make_function("own", "Gate", names, ["o"], body, imports, ["slope"])
-    proto = one(node("Gate", "x a", "y", domain="own"), functions=[function], a=np.float32(-1))
-    x = np.array([[-3.0, 0.5, 9.0]])
-    assert values_of(trace_onnx(proto), x)[0].tolist() == [[-0.01, 0.5, 9.0]]
+    calls = (
+        node("Gate", "x a", "h", domain="own", slope=0.25),
+        node("Gate", "h a", "y", domain="own"),
+    )
+    trace = trace_onnx(one(*calls, functions=[function], a=np.float32(-1)))
+    assert [op.label for op in trace.ops[1:]] == ["clip", "leaky_relu"] * 2
+    (y,) = values_of(trace, np.array([[-3.0, 0.5, 9.0]]))
+    assert y.tolist() == [[-0.0025, 0.5, 9.0]]
 
 
 def test_labels_of_metadata() -> None:
