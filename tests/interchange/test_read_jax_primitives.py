@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_read_jax import conv, normalised_by_hand
 from trace_values import values_of
 
 from kcalc.interchange.read import read
@@ -43,6 +42,17 @@ P = {
 PADS = ((0, 0), (1, 1), (1, 1), (0, 0))
 
 
+def conv(x: Any, w: Any, **options: Any) -> Any:
+    axes = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    told = {"window_strides": (1, 1), "padding": "SAME", **axes, **options}
+    return lax.conv_general_dilated(x, w, **told)
+
+
+def normalised_by_hand(x: Any, axes: Any = (-1,)) -> Any:
+    m = x.mean(axes, keepdims=True)
+    return (x - m) / jnp.sqrt(((x - m) ** 2).mean(axes, keepdims=True) + 1e-5)
+
+
 def windows(x: Any, window: Any, **options: Any) -> Any:
     return lax.reduce_window(x, -jnp.inf, lax.max, window, (1, 1, 1, 1), "VALID", **options)
 
@@ -70,8 +80,8 @@ def overlapping(h: Any) -> Any:
     return h[..., :4] * jnp.sin(h[..., 2:])
 
 
-def named_softmax(function: Callable[[Any], Any]) -> Any:
-    function.__name__ = "softmax"
+def named(name: str, function: Callable[[Any], Any]) -> Any:
+    function.__name__ = name
     return jax.jit(function)
 
 
@@ -90,7 +100,10 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "whole": lambda p, x: (3 * x).astype(int).astype(jnp.float32) + x,
             "a certain branch": lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x),
             "softmax": lambda p, x: 2 * jax.nn.softmax(x @ p["u"]),
-            "tempered": lambda p, x: named_softmax(lambda x: jax.nn.softmax(x / 3))(x @ p["u"]),
+            "tempered": lambda p, x: named("softmax", lambda x: jax.nn.softmax(x / 3))(x @ p["u"]),
+            "a name alone": lambda p, x: named(
+                "elu", lambda x: jnp.where(x > 0, x, 2 * jnp.expm1(x))
+            )(x @ p["u"]),
             "three cases": lambda p, x: lax.select_n(
                 (x > 0).astype(int) + (x > 1).astype(int), x, jnp.tanh(x), 3 * x
             ),
@@ -98,6 +111,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "a cast to a test": lambda p, x: jnp.where((x > 0).astype(int).astype(bool), x, x / 3),
             "magnitudes of complex weights": lambda p, x: x @ jnp.abs(jnp.fft.fft(p["u"])),
             "counted": counted,
+            "a matrix for every turn": lambda p, x: lax.fori_loop(
+                0, 3, lambda i, h: jnp.tanh(h @ p["s"][i]), x
+            ),
             "backwards": backwards,
             "one row": one_row,
             "known rows of a loop": known_rows,
@@ -186,6 +202,14 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x),
                 "kcalc unrolls at most",
             ),
+            "a branch on data": (
+                lambda p, x: lax.cond(x.sum() > 0, jnp.tanh, jnp.sin, x @ p["u"]),
+                "depends on the data",
+            ),
+            "turns by data": (
+                lambda p, x: lax.while_loop(lambda h: h.sum() < 9, lambda h: h @ p["u"], x),
+                "iterations",
+            ),
             "stacked": (stacked, "all loop iterations"),
             "endless": (
                 lambda p, x: lax.while_loop(
@@ -268,8 +292,8 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         },
         ROWS: {
             "softmax off by one": (
-                lambda p, x: named_softmax(
-                    lambda x: jnp.exp(x) / (1 + jnp.exp(x).sum(-1, keepdims=True))
+                lambda p, x: named(
+                    "softmax", lambda x: jnp.exp(x) / (1 + jnp.exp(x).sum(-1, keepdims=True))
                 )(x),
                 "sum or mean over axes",
             ),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from position_oracle import WIDTH, compared
-from test_read_jax import conv
+from test_read_jax_primitives import conv
 
 import kcalc as kc
 

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ import kcalc as kc
 
 L = kc.layers
 W = weights()
-X = np.ones((2, T, D))
 
 
 def rounded(net: kc.Network) -> kc.Network:
@@ -44,14 +42,6 @@ def test_a_transformer_reads_as_the_network_written_by_hand(case: tuple[str, str
 # -- further forms ---------------------------------------------------------------------------------
 
 
-def crossed(p: Any, x: Any, context: Any) -> Any:
-    q, k, v = (
-        (a @ p[name]).reshape(2, -1, H, HEAD)
-        for name, a in zip("qkv", (x, context, context), strict=True)
-    )
-    return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
-
-
 def of_keras(kind: str, *sizes: int, **settings: Any) -> tuple[Any, ...]:
     import keras
 
@@ -62,7 +52,6 @@ def of_keras(kind: str, *sizes: int, **settings: Any) -> tuple[Any, ...]:
 
 PLAIN = L.Attend(H, HEAD)
 FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
-    "queries of other tokens": (lambda: (crossed, W, X, jnp.ones((2, 9, D))), PLAIN),
     "keras, one key head": (
         lambda: of_keras("GroupQueryAttention", 8, 3, 1),
         L.Attend(3, 8, key_heads=1),
