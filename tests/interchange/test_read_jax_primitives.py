@@ -112,7 +112,7 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "magnitudes of complex weights": lambda p, x: x @ jnp.abs(jnp.fft.fft(p["u"])),
             "counted": counted,
             "a matrix for every turn": lambda p, x: lax.fori_loop(
-                0, 3, lambda i, h: jnp.tanh(h @ p["s"][i]), x
+                0, 3, lambda i, h: jnp.tanh(h @ jnp.asarray(p["s"])[i]), x
             ),
             "backwards": backwards,
             "one row": one_row,
