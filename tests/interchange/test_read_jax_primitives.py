@@ -336,6 +336,10 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda p, x: (lambda h: h / jnp.sqrt((h * h).mean(0) + 1e-5))(x @ p["u"]),
                 "the sum or mean over channels or examples",
             ),
+            "one normalisation of examples for every location": (
+                lambda p, x: (lambda h: (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5))(x @ p["u"]),
+                "the sum or mean over channels or examples",
+            ),
             "entries in another order": (
                 lambda p, x: (
                     (x @ p["u"]).reshape(2, 4, 2, 3).swapaxes(1, 2).reshape(x.shape) @ p["u"].T
