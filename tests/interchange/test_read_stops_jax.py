@@ -20,11 +20,11 @@ def own(function: Any, derivative: Any) -> Any:
     return made
 
 
-clipped_sign = own(jnp.sign, lambda g, x: (g * (abs(x) <= 1),))
-narrow = own(jnp.sign, lambda g, x: (g * (abs(x) <= 0.3),))
+clipped_sign = own(lambda x: jnp.sign(x), lambda g, x: (g * (abs(x) <= 1),))
+narrow = own(lambda x: jnp.sign(x), lambda g, x: (g * (abs(x) <= 0.3),))
 both = own(lambda x: (jnp.tanh(x), jnp.sin(x)), lambda g, x: (g[0],))
 times = own(lambda x, y: x * y, lambda g, x, y: (g, g))
-shifted = own(jnp.tanh, lambda g, x: (jnp.roll(g, 1, -1),))
+shifted = own(lambda x: jnp.tanh(x), lambda g, x: (jnp.roll(g, 1, -1),))
 mixed = own(lambda x: x @ jnp.tri(16), lambda g, x: (g,))
 half = own(lambda x: jnp.tanh(x)[..., :16], lambda g, x: (jnp.concatenate([g, g], -1),))
 
@@ -62,9 +62,8 @@ def test_a_derivative_of_its_own(function: Any) -> None:
 def test_other_derivatives_are_not_known(function: Any) -> None:
     params = drawn(a=(32, 16), o=(16, 4))
     network = kc.read(lambda p, x: function(x @ p["a"]) @ p["o"], params, (2, 32)).network
-    for ask in (kc.ntk, kc.gradients):
-        with refused("own_gradient"):
-            ask(network)
+    with refused("own_gradient"):
+        kc.gradients(network)
 
 
 def test_a_derivative_of_its_own_of_weights() -> None:
