@@ -66,17 +66,15 @@ def alternating(m: Any, x: Any) -> Any:
 def gated(
     function: Callable[..., Any],
     activation: str = "swish",
-    shape: tuple[int, ...] = DENSE,
-    up: int = 64,
     bent: tuple[int, int] = (1, 0),
 ) -> Any:
     """A model with a gate; two branches, one or both of them bent, and their product."""
-    model = Model(function, up=linear(D, up), gate=linear(D, 32), down=linear(32, D))
+    model = Model(function, up=linear(D, 64), down=linear(32, D))
     t, phi = Twin(), L.Nonlinear(activation)
-    x = t(L.Input(D, shape[1:-1] or None))
+    x = t(L.Input(D))
     branches = [t.line(x, Affine(32), *[phi] * count) for count in bent]
     t.line(t(L.Product(), *branches), Affine(D))
-    return model, shape, t.network()
+    return model, DENSE, t.network()
 
 
 def squeeze_excite() -> Any:
@@ -179,7 +177,6 @@ def normed(function: Callable[..., Any], *layers: Any) -> Any:
 
 
 NORMS: dict[str, tuple[Any, ...]] = {
-    "rms": (lambda m, x: m.gain * rms(x), L.RMSNorm()),
     "rms in single precision": (lambda m, x: m.gain * rms(x.float()).type_as(x), L.RMSNorm()),
     "rms by length": (
         lambda m, x: x * math.sqrt(D) / x.norm(dim=-1, keepdim=True).clamp(min=1e-12),
@@ -191,10 +188,6 @@ NORMS: dict[str, tuple[Any, ...]] = {
         L.Scale(1 / math.sqrt(D)),
     ),
     "layer": (lambda m, x: m.gain * layer_norm(x) + m.shift, L.LayerNorm()),
-    "layer, var": (
-        lambda m, x: centred(x) * (x.var(-1, unbiased=False, keepdim=True) + 1e-6).rsqrt(),
-        L.LayerNorm(),
-    ),
     "layer, unbiased": (
         lambda m, x: m.gain * centred(x) / (x.std(-1, keepdim=True) + 1e-6) + m.shift,
         L.LayerNorm(),
@@ -208,8 +201,6 @@ NORMS: dict[str, tuple[Any, ...]] = {
 }
 ZOO: dict[str, Callable[[], tuple[Any, tuple[int, ...], kc.Network]]] = {
     "swiglu": partial(gated, swiglu),
-    "swiglu on tokens": partial(gated, swiglu, shape=TOKENS),
-    "swiglu apart": partial(gated, lambda m, x: m.down(F.silu(m.gate(x)) * m.up(x)), up=32),
     "glu": partial(gated, lambda m, x: m.down(F.glu(m.up(x))), "sigmoid", bent=(0, 1)),
     "split behind the activation": partial(
         gated, lambda m, x: m.down(math.prod(F.gelu(m.up(x)).split(32, -1))), "gelu", bent=(1, 1)

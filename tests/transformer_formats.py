@@ -85,97 +85,57 @@ def network(kind: str, w: Weights) -> kc.Network:
 # -- JAX -------------------------------------------------------------------------------------------
 
 
-def equinox_gpt(w: Weights) -> Any:
-    import equinox as eqx
+def jax_gpt(p: Any, ids: Any) -> Any:
     import jax
     import jax.numpy as jnp
 
-    key = jax.random.key(0)
+    def norm(x: Any) -> Any:
+        x = x - x.mean(-1, keepdims=True)
+        return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + EPSILON)
 
-    class Gpt(eqx.Module):
-        tok: Any
-        pos: Any
-        n1: Any
-        n2: Any
-        n3: Any
-        mha: Any
-        up: Any
-        down: Any
-        out: Any
-
-        def __init__(self) -> None:
-            self.tok, self.pos = eqx.nn.Embedding(weight=jnp.asarray(w["tok"])), w["pos"]
-            self.n1, self.n2, self.n3 = (eqx.nn.LayerNorm(D, eps=EPSILON) for _ in range(3))
-            self.mha = eqx.tree_at(
-                lambda m: [
-                    getattr(m, f"{name}_proj").weight
-                    for name in ("query", "key", "value", "output")
-                ],
-                eqx.nn.MultiheadAttention(H, D, key=key),
-                [jnp.asarray(w[name].T) for name in "qkvo"],
-            )
-            self.up, self.down, self.out = (
-                eqx.tree_at(
-                    lambda m: m.weight,
-                    eqx.nn.Linear(*w[name].shape, use_bias=False, key=key),
-                    jnp.asarray(w[name].T),
-                )
-                for name in ("up", "down", "out")
-            )
-
-        def __call__(self, ids: Any) -> Any:
-            x = jax.vmap(self.tok)(ids) + self.pos
-            h = jax.vmap(self.n1)(x)
-            x = x + self.mha(h, h, h, mask=jnp.tril(jnp.ones((T, T), bool)))
-            hidden = jax.nn.gelu(jax.vmap(self.up)(jax.vmap(self.n2)(x)), approximate=False)
-            x = x + jax.vmap(self.down)(hidden)
-            return jax.vmap(self.out)(jax.vmap(self.n3)(x))
-
-    return Gpt()
+    x = p["tok"][ids] + p["pos"]
+    h = norm(x)
+    q, k, v = ((h @ p[name]).reshape(*ids.shape, H, HEAD) for name in "qkv")
+    mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape)
+    x = x + mixed @ p["o"]
+    x = x + jax.nn.gelu(norm(x) @ p["up"], approximate=False) @ p["down"]
+    return norm(x) @ p["out"]
 
 
 # -- PyTorch and ONNX ------------------------------------------------------------------------------
 
 
-def built(kind: str, w: Weights, written_out: bool = False) -> Any:
-    """A PyTorch model of a kind, its attention by the library's function or written out."""
+def built(w: Weights, written_out: bool = False) -> Any:
+    """A "llama" in PyTorch, its attention by the library's function or written out."""
     import torch
     from torch import nn
     from torch.nn import functional
-
-    llama = kind == "llama"
 
     def turned(x: Any) -> Any:
         cosines, sines = map(torch.from_numpy, angles())
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cosines - b * sines, b * cosines + a * sines], dim=-1)
 
-    class Rms(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON)
+    def norm(x: Any) -> Any:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON)
 
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.tok, self.pos = nn.Embedding(V, D), nn.Parameter(torch.from_numpy(w["pos"]))
+            self.tok = nn.Embedding(V, D)
             self.tok.weight.data = torch.from_numpy(w["tok"])
-            self.n1, self.n2, self.n3 = (
-                Rms() if llama else nn.LayerNorm(D, eps=EPSILON) for _ in range(3)
-            )
-            names = {"k": "ks", "v": "vs"} if llama else {}
-            for name in ("q", "k", "v", "o", "up", "gate", "down", "out"):
-                array = torch.from_numpy(w[names.get(name, name)].copy())
-                made = nn.Linear(*array.shape, bias=False)
-                made.weight.data = array.T.contiguous()
+            for name in ("q", "ks", "vs", "o", "up", "gate", "down", "out"):
+                made = nn.Linear(*w[name].shape, bias=False)
+                made.weight.data = torch.from_numpy(w[name].T.copy())
                 setattr(self, name, made)
 
         def attend(self, h: Any) -> Any:
             q, k, v = (
-                f(h).reshape(len(h), T, -1, HEAD).transpose(1, 2) for f in (self.q, self.k, self.v)
+                f(h).reshape(len(h), T, -1, HEAD).transpose(1, 2)
+                for f in (self.q, self.ks, self.vs)
             )
-            if llama:
-                q, k = turned(q), turned(k)
-                k, v = (x.repeat_interleave(H // S, dim=1) for x in (k, v))
+            q, k = turned(q), turned(k)
+            k, v = (x.repeat_interleave(H // S, dim=1) for x in (k, v))
             if written_out:
                 mask = torch.triu(torch.ones(T, T, dtype=torch.bool), 1)
                 scores = q @ k.transpose(-1, -2) / math.sqrt(HEAD)
@@ -185,13 +145,10 @@ def built(kind: str, w: Weights, written_out: bool = False) -> Any:
             return self.o(made.transpose(1, 2).reshape(h.shape))
 
         def forward(self, ids: Any) -> Any:
-            x = self.tok(ids) if llama else self.tok(ids) + self.pos
-            x = x + self.attend(self.n1(x))
-            h = self.n2(x)
-            phi = (
-                functional.silu(self.gate(h)) * self.up(h) if llama else functional.gelu(self.up(h))
-            )
-            return self.out(self.n3(x + self.down(phi)))
+            x = self.tok(ids)
+            x = x + self.attend(norm(x))
+            h = norm(x)
+            return self.out(norm(x + self.down(functional.silu(self.gate(h)) * self.up(h))))
 
     return Model()
 
@@ -272,12 +229,6 @@ def onnx_model(kind: str, attention: Callable[[Graph], str], w: Weights) -> Any:
     return g.model()
 
 
-def _masked_heads(g: Graph) -> str:
-    g.hold("mask", np.tril(np.ones((T, T), bool)))
-    reads = " ".join([*g.projected(), "mask"])
-    return g.add("Attention", reads, "heads", q_num_heads=H, kv_num_heads=H)
-
-
 def _turned_heads(g: Graph) -> str:
     for name, array in zip(("cos", "sin"), angles(), strict=True):
         g.hold(name, array)
@@ -288,6 +239,27 @@ def _turned_heads(g: Graph) -> str:
         for x, n in ((q, H), (k, S))
     )
     return g.add("Attention", f"{q} {k} {v}", "heads", q_num_heads=H, kv_num_heads=S, is_causal=1)
+
+
+def _written_heads(g: Graph) -> str:
+    """As exporters of PyTorch write them, with 0 for rows of infinities (there are none)."""
+    held = {
+        "mask": np.where(np.tril(np.ones((T, T))), 0, -np.inf),
+        "nothing": 0,
+        "scale": HEAD**-0.5,
+    }
+    for name, array in held.items():
+        g.hold(name, np.asarray(array, np.float32))
+    g.hold("split", np.array([2, T, H, HEAD]))
+    g.hold("joined", np.array([2, T, D]))
+    orders = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    for x, order in zip(g.projected(), orders, strict=True):
+        g.add("Transpose", g.add("Reshape", f"{x} split", f"{x}2"), f"{x}3", perm=order)
+    g.add("Mul", f"{g.add('MatMul', 'hq3 hk3', 'products')} scale", "scores")
+    g.add("Softmax", g.add("Add", "scores mask", "masked"), "a", axis=-1)
+    g.add("Where", f"{g.add('IsNaN', 'a', 'n')} nothing a", "a2")
+    g.add("Transpose", g.add("MatMul", "a2 hv3", "read"), "turned", perm=[0, 2, 1, 3])
+    return g.add("Reshape", "turned joined", "heads")
 
 
 RUNTIME = {"domain": "com.microsoft", "num_heads": H, "unidirectional": 1}
@@ -303,25 +275,16 @@ def _microsoft_heads(g: Graph) -> str:
 
 
 OPERATORS = {
-    ("gpt", "onnx Attention with a mask"): _masked_heads,
+    ("gpt", "onnx, written out"): _written_heads,
     ("llama", "onnx Attention"): _turned_heads,
     ("gpt", "onnx Runtime Attention"): _packed_heads,
     ("gpt", "onnx Runtime MultiHeadAttention"): _microsoft_heads,
 }
 FORMATS: dict[tuple[str, str], Callable[[Weights], tuple[Any, ...]]] = {
-    ("gpt", "equinox"): lambda w: (equinox_gpt(w), IDS[0]),
-    ("gpt", "torch"): lambda w: (built("gpt", w), _tensor(IDS)),
-    ("llama", "torch"): lambda w: (built("llama", w), _tensor(IDS)),
-    ("gpt", "onnx of torch"): lambda w: (exported(built("gpt", w)),),
-    ("gpt", "onnx of torch, written out"): lambda w: (exported(built("gpt", w, True)),),
-    ("llama", "onnx of torch"): lambda w: (exported(built("llama", w)),),
+    ("gpt", "jax"): lambda w: (jax_gpt, w, IDS),
+    ("llama", "onnx of torch"): lambda w: (exported(built(w)),),
+    ("llama", "onnx of torch, written out"): lambda w: (exported(built(w, True)),),
 } | {
     case: lambda w, kind=case[0], heads=heads: (onnx_model(kind, heads, w),)
     for case, heads in OPERATORS.items()
 }
-
-
-def _tensor(array: np.ndarray) -> Any:
-    import torch
-
-    return torch.from_numpy(array)

@@ -18,7 +18,7 @@ def test_sequences_residuals_and_attention():
 
         def __call__(self, x):
             h = x + jax.vmap(self.down)(jnp.tanh(jax.vmap(self.up)(jax.vmap(self.norm)(x))))
-            return h + self.attend(h, h, h)
+            return h + self.attend(h, h, h, mask=jnp.tril(jnp.ones((5, 5), bool)))
 
     keys = jax.random.split(jax.random.key(0), 3)
     model = Mixer(
@@ -28,7 +28,8 @@ def test_sequences_residuals_and_attention():
         eqx.nn.MultiheadAttention(2, 8, key=keys[2]),
     )
     r = read(model, jnp.ones((5, 8)), sigmas=False)
-    assert [r.network.layer(node) for node in r.network.nodes_of(kl.Attend)] == [kl.Attend(2, 4)]
+    attends = [r.network.layer(node) for node in r.network.nodes_of(kl.Attend)]
+    assert attends == [kl.Attend(2, 4, causal=True)]
     assert all(r.network.nodes_of(kind) for kind in (kl.RMSNorm, kl.Nonlinear, kl.Sum))
     assert r.fidelity.nodes["up"] == "exact"
 

@@ -39,16 +39,6 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
         TOKENS,
         "its queries and keys are the same feature map",
     ),
-    "mixing by example": (
-        Model(
-            lambda m, x: m.o(m.a @ m.w(x)),
-            w=nn.Linear(D, D),
-            o=nn.Linear(D, 8),
-            a=nn.Parameter(torch.randn(2, T, T)),
-        ),
-        TOKENS,
-        "different matrices",
-    ),
     "lengths along the wrong axis": (
         norm_model(lambda m, x: x / x.norm(dim=-1)),
         (D, D),

@@ -41,7 +41,6 @@ def adds(held: Any) -> Any:
     ("held", "words"),
     [
         (tensor(1, [3], float_data=[1.0]), "declares 3 numbers, but it contains 1"),
-        (tensor(3, [1], int32_data=[300]), "its element type cannot"),
         (tensor(2, [1], int32_data=[-1]), "its element type cannot"),
         (tensor(10, [1], int32_data=[70000]), "its element type cannot"),
         (tensor(12, [1], uint64_data=[2**40]), "its element type cannot"),
@@ -146,19 +145,11 @@ def test_names_of_files_that_are_no_text_are_refused() -> None:
             trace_onnx(onnx.ModelProto.FromString(data.replace(text, b"\xff\xfe\xfd\xfc")))
 
 
-def test_labels_drop_what_a_module_path_says_twice() -> None:
-    name = "/block/block.0/fc/MatMul"
-    proto = one(node("MatMul", "x w", "y", name=name), w=weights(3, 3))
-    assert [op.name for op in trace_onnx(proto).ops] == ["x", "block.0.fc"]
-
-
 def test_shapes_behind_an_unknown_operator_must_be_declared_in_full() -> None:
     proto = one(node("Special", "x", "h", domain="com.acme"), node("Relu", "h", "y"))
     proto.graph.value_info.append(helper.make_tensor_value_info("h", F32, ["N", "C"]))
     with refused("shape.*'h'"):
         trace_onnx(proto)
-    proto.graph.value_info[0].type.tensor_type.shape.dim[1].dim_value = 5
-    assert [op.shape for op in trace_onnx(proto).ops if isinstance(op, NotRead)] == [(2, 5)]
 
 
 def test_without_the_onnx_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +173,9 @@ def dynamic(*nodes: Any) -> Any:
 @pytest.mark.parametrize(
     "last",
     [
-        node("Reshape", "x kk", "y"),
         node("Squeeze", "x k", "y"),
         node("Unsqueeze", "x k", "y"),
         node("Pad", "x k", "y"),
-        node("Slice", "x k k", "y"),
         node("Split", "x k", "y z"),
         node("ReduceSum", "x k", "y"),
         node("Tile", "x k", "y"),

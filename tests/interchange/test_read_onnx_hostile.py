@@ -83,7 +83,6 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda: one(node("Conv", "x w", "y"), shape=SQUARE, w=weights(4, 3, 9, 9)),
         "its window has 9 locations, but its padded input has only",
     ),
-    "broadcast": (lambda: one(node("Add", "x w", "y"), w=weights(4)), "do not fit"),
     "huge constant": (
         lambda: one(
             node("ConstantOfShape", "s", "c"), node("Add", "x c", "y"), s=np.array([10**6] * 2)

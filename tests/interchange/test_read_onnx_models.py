@@ -58,15 +58,6 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
 
     mish = kc.activation("softplus").expr.subs(kc.activations.X, kc.activation("mish").expr)
     return {
-        "mlp": entry(
-            (nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8, bias=False), nn.SiLU(), nn.Linear(8, 3)),
-            (2, 6),
-            L.Affine(8),
-            L.Nonlinear("tanh"),
-            L.Affine(8, bias=False),
-            L.Nonlinear("swish"),
-            L.Affine(3),
-        ),
         "vgg": of_zoo("vgg"),
         "mobile": entry(
             (
@@ -85,12 +76,9 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
         ),
         "tokens": entry(
             (
-                nn.LayerNorm(8),
-                nn.Linear(8, 16),
-                nn.GELU(),
-                nn.Linear(16, 8),
-                nn.Mish(),
-                nn.Softplus(),
+                *(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU()),
+                *(nn.Linear(16, 8), nn.Mish(), nn.Softplus()),
+                *(nn.Linear(8, 4, bias=False), nn.SiLU()),
             ),
             (2, 5, 8),
             L.LayerNorm(),
@@ -98,13 +86,14 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
             L.Nonlinear("gelu"),
             L.Affine(8),
             L.Nonlinear(kc.activation(mish)),
+            L.Affine(4, bias=False),
+            L.Nonlinear("swish"),
         ),
-        "resnet v1": of_zoo("resnet_v1"),
         "resnet v2": of_zoo("resnet_v2_bottleneck"),
     }
 
 
-@pytest.mark.parametrize("name", ["mlp", "vgg", "mobile", "tokens", "resnet v1", "resnet v2"])
+@pytest.mark.parametrize("name", ["vgg", "mobile", "tokens", "resnet v2"])
 @pytest.mark.parametrize("opset", [11, 17])
 def test_exported_models_are_the_networks_written_by_hand(name: str, opset: int) -> None:
     module, twin, shape = zoo()[name]
@@ -126,24 +115,19 @@ def test_labels_are_the_paths_of_modules() -> None:
 
 
 def test_functions_of_the_file_are_read_through() -> None:
-    body = [node("Sigmoid", "p", "s"), node("Mul", "p s", "z"), node("LeakyRelu", "z", "o")]
-    body[2].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
-    imports = [helper.make_opsetid("", 17)]
-    function = helper.make_function("own", "Gate", ["p"], ["o"], body, imports, ["slope"])
-    proto = one(node("Gate", "x", "y", domain="own", slope=0.25), functions=[function])
-    ops = trace_onnx(proto).ops
-    assert [op.label for op in ops[1:]] == ["sigmoid", "mul", "leaky_relu"]
-
-
-def test_inputs_and_attributes_of_functions_may_be_left_out() -> None:
-    """Clip has no upper bound, and LeakyRelu its slope of 0.01."""
+    """Inputs and attributes may be left out: Clip has no upper bound, LeakyRelu a slope of 0.01."""
     body = [node("Clip", "p low high", "z"), node("LeakyRelu", "z", "o")]
     body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
     imports, names = [helper.make_opsetid("", 17)], ["p", "low", "high"]
     function = helper.make_function("own", "Gate", names, ["o"], body, imports, ["slope"])
-    proto = one(node("Gate", "x a", "y", domain="own"), functions=[function], a=np.float32(-1))
-    x = np.array([[-3.0, 0.5, 9.0]])
-    assert values_of(trace_onnx(proto), x)[0].tolist() == [[-0.01, 0.5, 9.0]]
+    calls = (
+        node("Gate", "x a", "h", domain="own", slope=0.25),
+        node("Gate", "h a", "y", domain="own"),
+    )
+    trace = trace_onnx(one(*calls, functions=[function], a=np.float32(-1)))
+    assert [op.label for op in trace.ops[1:]] == ["clip", "leaky_relu"] * 2
+    (y,) = values_of(trace, np.array([[-3.0, 0.5, 9.0]]))
+    assert y.tolist() == [[-0.0025, 0.5, 9.0]]
 
 
 def test_labels_of_metadata() -> None:
@@ -156,9 +140,7 @@ def test_labels_of_metadata() -> None:
 @pytest.mark.parametrize(
     ("nodes", "what"),
     [
-        ([node("Softmax", "x", "s"), node("Relu", "s", "y")], "softmax"),
         ([node("MatMul", "x xt", "y")], "product of feature maps"),
-        ([node("Special", "x", "y", domain="com.acme")], "com.acme.Special"),
         ([node("CumSum", "x ax", "y")], "running sum"),
         ([node("Split", "x", "a b", axis=1), node("Mul", "a b", "y")], "slice"),
         ([node("ConvTranspose", "x k", "y", pads=[3, 3])], "transposed convolution"),
@@ -167,7 +149,7 @@ def test_labels_of_metadata() -> None:
 def test_what_is_not_understood_is_reported_and_the_rest_read(nodes: list[Any], what: str) -> None:
     first = [node("MatMul", "u w", "x"), node("Transpose", "x", "xt", perm=[0, 2, 1])]
     held = {"w": weights(6, 6), "ax": np.array(1), "k": weights(4, 4, 3)}
-    proto = model([*first, *nodes], {"u": ["N", 4, 6]}, ["y"], held, domains=["com.acme"])
+    proto = model([*first, *nodes], {"u": ["N", 4, 6]}, ["y"], held)
     proto.graph.value_info.append(helper.make_tensor_value_info("y", F32, ["N", 4, 6]))
     found = [op for op in trace_onnx(proto).ops if isinstance(op, NotRead)]
     assert what in [op.what for op in found] and all(op.reason for op in found)

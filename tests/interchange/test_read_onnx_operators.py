@@ -1,4 +1,4 @@
-"""ONNX operators in the forms that exporters seldom write.
+"""ONNX operators: all elementwise ones, and others in the forms that exporters seldom write.
 
 The trace computes what onnxruntime computes, or it says why not.
 """
@@ -78,6 +78,12 @@ def proto_of(found: Case) -> Any:
     return one(*nodes, shape=shape, opset=opset, **held)
 
 
+NAMES = """
+    Abs Asinh Atan Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Mish
+    Neg Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Tanh
+    ThresholdedRelu
+"""
+BEHIND = {"Softsign": "Acos Asin Atanh Tan", "Exp": "Log Sqrt"}  # within the domain
 THREE, SIX = A([-3.0, 1.5, 2.0], F), np.arange(6, dtype=F)
 READ: dict[str, Case] = {
     "repeated once": case("Tile", "x r", r=[1, 1]),
@@ -87,7 +93,6 @@ READ: dict[str, Case] = {
     "squeeze all": case("Squeeze", "x", [2, 1, 3, 1]),
     "squeeze some": case("Squeeze", "x a", [2, 1, 3, 1], a=[-1]),
     "unsqueeze": case("Unsqueeze", "x a", a=[-1, 1]),
-    "unsqueeze by attribute": case("Unsqueeze", "x", FLAT, 11, axes=[1]),
     "reshape to itself": case("Reshape", "x s", s=[0, 6]),
     "transpose by default": case("Transpose"),
     "transpose to itself": case("Transpose", perm=[0, 1]),
@@ -100,6 +105,7 @@ READ: dict[str, Case] = {
     "expand nothing": case("Expand", "x s", s=[1, 6]),
     "expand": case("Expand", "x s", [2, 3, 1, 1], s=[1, 1, 4, 5]),
     # -- weights
+    "convolution": conv(strides=[1, 2], dilations=[2, 1], pads=[0, 1, 1, 0]),
     "convolution of 1 axis": case("Conv", "x w", [1, 2, 5], w=weights(3, 2, 2)),
     "gemm with an array": case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(2, 4), beta=0.5),
     "gemm with a column": case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(2, 1)),
@@ -109,7 +115,6 @@ READ: dict[str, Case] = {
     "times a vector": case("MatMul", "x w", SQUARE, w=weights(5)),
     "a vector times": case("MatMul", "w x", SQUARE, w=weights(4)),
     "a matrix from the left": case("MatMul", "w x", SQUARE, w=weights(6, 4)),
-    "einsum": case("Einsum", "x w", [2, 4, 3], equation="ntc,cd->ntd", w=weights(3, 5)),
     "einsum, order and spaces": case(
         "Einsum", "w x", [2, 4, 3], equation="dc, ntc -> ntd", w=weights(5, 3)
     ),
@@ -146,13 +151,43 @@ READ: dict[str, Case] = {
         for axes in ((0, 2, 3), (0, 1, 2), (2, 3), (1, 2, 3), (3,))
     },
     # -- elementwise
+    **{op: case(op, shape=[6, 6], opset=20) for op in NAMES.split()},
+    **{
+        op: graph(node(first, "x", "a"), node(op, "a", "y"))
+        for first, ops in BEHIND.items()
+        for op in ops.split()
+    },
+    "Acosh": graph(node("Abs", "x", "a"), node("Exp", "a", "b"), node("Acosh", "b", "y")),
+    "Celu of 2": case("Celu", alpha=2.0),
+    "as in hard swish": case("HardSigmoid", alpha=1 / 6, beta=0.5),
+    "threshold of -1": case("ThresholdedRelu", alpha=-1.0),
+    "bounded above": case("Clip", opset=10, max=1.0),
+    **{
+        op: graph(node("Exp", "x", "a"), node(op, "a x" if op == "Pow" else "x a", "y"))
+        for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "PRelu")
+    },
+    **{
+        op: graph(
+            *(node("Relu", "x", "a"), node(op, "x a", "t"), node("Not", "t", "n")),
+            node("Where", "n x k", "y"),
+            k=F(7),
+        )
+        for op in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
+    },
+    **{
+        op: graph(
+            *(node("Greater", "x z", "p"), node("Less", "x o", "q")),
+            *(node(op, "p q", "t"), node("Cast", "t", "y", to=1)),
+            z=F(0),
+            o=F(1),
+        )
+        for op in ("And", "Or", "Xor")
+    },
     "sum of one": case("Sum"),
-    "no bound": case("Clip"),
     "infinite bounds": case("Clip", "x a b", a=F(-np.inf), b=F(np.inf)),
     "relu as clip": case("Clip", "x a", a=F(0)),
     "odd slope": case("LeakyRelu", alpha=0.012345),
     "quick gelu": case("QuickGelu", domain="com.microsoft"),
-    "quick gelu of 2": case("QuickGelu", domain="com.microsoft", alpha=2.0),
     "gelu with bias": case("BiasGelu", "x b", domain="com.microsoft", b=weights(6)),
     "fast gelu with bias": case("FastGelu", "x b", domain="com.microsoft", b=weights(6)),
     "no cast": case("Cast", to=1),
@@ -169,18 +204,9 @@ READ: dict[str, Case] = {
     ),
     "masked elsewhere": case("Where", "m x f", m=A([False] + [True] * 5), f=F(-np.inf)),
     "whole quotient": folded("Div", "a b", whole=True, a=[-5, 4, 7], b=[3, -3, 2]),
-    "padded 10": folded("Pad", "a", 10, pads=[1, 1], value=2.5, a=A([1], F)),
     "padded by edges": folded("Pad", "a p", a=THREE[:2], p=[0, 1], mode="edge"),
-    **{
-        f"{op} of a number": folded(op, a=F(-3))
-        for op in ("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMean")
-    },
-    **{
-        f"{op} of no axis": folded(op, "a", 18, noop_with_empty_axes=1, a=THREE)
-        for op in ("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax")
-    },
-    "bounded": folded("Clip", "a l h", a=THREE, l=F(-1), h=F(1.5)),
-    "bounded 10": folded("Clip", "a", 10, min=-1.0, a=THREE),
+    "length of a number": folded("ReduceL1", a=F(-3)),
+    "squares over no axis": folded("ReduceSumSquare", "a", 18, noop_with_empty_axes=1, a=THREE),
     "cut 9": folded("Slice", "a", 9, starts=[1], ends=[4], axes=[0], a=SIX),
     "matrices": folded("MatMul", "a b", a=weights(2, 4), b=weights(4, 3)),
     "a float": graph(node("Constant", "", "c", value_float=0.3), node("Add", "x c", "y")),
@@ -190,10 +216,10 @@ READ: dict[str, Case] = {
 @pytest.mark.parametrize("name", READ)
 def test_the_trace_computes_what_onnxruntime_computes(name: str) -> None:
     proto = proto_of(READ[name])
-    x = np.random.default_rng(1).standard_normal(READ[name][1]).astype(F)
+    x = 2 * np.random.default_rng(1).standard_normal(READ[name][1]).astype(F)
     (truth,), (got,) = ran(proto, x), values_of(trace_onnx(proto), x.astype(float))
     assert got.shape == truth.shape
-    assert got == pytest.approx(truth, rel=1e-5, abs=1e-5)
+    assert got == pytest.approx(truth, rel=1e-5, abs=2e-6)
 
 
 TWO = {"q_num_heads": 2, "kv_num_heads": 2}
@@ -377,7 +403,6 @@ def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None
 
 
 OF_INPUT = node("MatMul", "x m", "a"), node("Unsqueeze", "a u", "M")
-NOTHING: dict[str, Any] = {"m": np.zeros((4, 4)) > 0, "q": np.zeros((6, 6), F)}
 ATTENTION: dict[str, tuple[Case, str]] = {
     "angles of the input": (
         case("RotaryEmbedding", "x x x", [2, 3, 4, 8], 23),
@@ -387,12 +412,8 @@ ATTENTION: dict[str, tuple[Case, str]] = {
         attention("Attention", "Q K V M", *OF_INPUT, m=weights(6, 4), u=[1], **TWO),
         "its mask depends on the input",
     ),
-    "a mask of the input alone": (
-        attention("Attention", "Q K V M", *OF_INPUT, m=weights(6, 4), u=[1], q=NOTHING["q"], **TWO),
-        "it averages feature maps",
-    ),
     "a mask of everything": (
-        attention("Attention", "Q K V m", **NOTHING, **TWO),
+        attention("Attention", "Q K V m", m=np.zeros((4, 4)) > 0, q=np.zeros((6, 6), F), **TWO),
         "it averages feature maps",
     ),
     "a cache": (
@@ -424,7 +445,6 @@ def test_blocks_of_locations_become_channels() -> None:
     assert [layer for _, layer, _ in network.steps()][1:] == [kc.layers.PixelShuffle((2, 2), True)]
 
 
-SIX_KEYS = helper.make_tensor("k", 1, [2], [1.0, 2.0])
 MS: dict[str, Any] = {"domain": "com.microsoft", "num_heads": 2, "opset": 17}
 PACKED: dict[str, Any] = {**MS, "shape": [2, 4, 6], "w": weights(6, 18), "b": weights(18)}
 REFUSED: dict[str, tuple[Case, str]] = {
@@ -463,7 +483,6 @@ REFUSED: dict[str, tuple[Case, str]] = {
         case("ConvTranspose", "x w", SQUARE, w=weights(3, 2, 3, 3), strides=[1]),
         "do not fit its window",
     ),
-    "turned groups": (case("ConvTranspose", "x w", SQUARE, w=weights(3, 2, 3, 3), group=2), "'y'"),
     "a row of blocks": (case("DepthToSpace", "x", [1, 4, 2], blocksize=2), "into blocks of size 2"),
     "odd blocks": (case("DepthToSpace", "x", [1, 5, 2, 3], blocksize=2), "into blocks of size 2"),
     "repeats": (case("Tile", "x r", r=[1, 0]), "do not match the 2 axes"),
@@ -490,10 +509,6 @@ REFUSED: dict[str, tuple[Case, str]] = {
         "",
     ),
     "squeezed too much": (case("Squeeze", "x a", a=[1]), "removes the axes"),
-    "tensors as attributes": (
-        case("LabelEncoder", keys_tensor=SIX_KEYS, values_tensor=SIX_KEYS, domain="ai.onnx.ml"),
-        "",
-    ),
     "two open sizes": (case("Reshape", "x s", s=[-1, -1]), "requests the invalid shape"),
     "wrong order": (case("Transpose", perm=[0]), "is not a permutation of 2 axes"),
     "rate": (case("Dropout", "x r", r=F(1.5)), "its rate must be in \\[0, 1\\), got 1.5"),
@@ -526,10 +541,6 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "parts": (
         case("Split", "x s", outputs="a y", axis=1, s=[2, 3]),
         "do not add up to the length of axis 1",
-    ),
-    "step 0": (
-        case("Slice", "x s e a t", s=[0], e=[2], a=[1], t=[0]),
-        "do not fit",
     ),
     "place": (case("Gather", "x i", axis=1, i=6), "index 6 from an axis of length 6"),
     "pooled vector": (case("MaxPool", kernel_shape=[2]), "but its input has shape"),

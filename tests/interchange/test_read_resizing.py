@@ -51,10 +51,8 @@ CASES = {
         lambda: behind(2, up(2, (2, 3), stride=(2, 3))),
         (3, 3, 6),
     ),
-    "a line": (lambda: behind(1, up(1, 4, stride=4)), (4, 6)),
     "kernel 6, stride 4": (lambda: behind(1, up(1, 6, stride=4, padding=1)), (5, 6)),
     "kernel 1, stride 2": (lambda: behind(1, up(1, 1, stride=2, output_padding=1)), (5, 6)),
-    "stride 1": (lambda: behind(1, up(1, 3, padding=1)), (6, 6)),
     "pixel shuffle": (
         lambda: behind(2, nn.Conv2d(6, 4 * WIDTH, 3, padding=1, bias=False), nn.PixelShuffle(2)),
         (3, 3, 6),

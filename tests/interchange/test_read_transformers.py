@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch_zoo.twin import Model  # noqa: E402
-from transformer_models import bert, drawn, qwen3, t5  # noqa: E402
+from transformer_models import drawn  # noqa: E402
 
 L = kc.layers
 sdpa = F.scaled_dot_product_attention
@@ -302,14 +302,3 @@ def test_layers_of_pytorch() -> None:
         found = kc.read(drawn(model), (2, T, 48))
         counts = [len(found.network.nodes_of(kind)) for kind in (L.Attend, L.Affine, L.LayerNorm)]
         assert found.fidelity.level == "exact" and counts == [2, 12, 4]
-
-
-# -- models of tests/tools/record ------------------------------------------------------------------
-
-
-TOKENS, SIZES = 8, (2, 256, 8, VOCABULARY)
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "bert": lambda: bert(*SIZES, TOKENS),
-    "qwen3": lambda: qwen3(*SIZES),
-    "t5": lambda: t5(*SIZES),
-}

@@ -9,49 +9,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
-from transformer_formats import FORMATS, HEAD, IDS, D, Graph, H, T, V, equinox_gpt, network, weights
+from transformer_formats import FORMATS, HEAD, IDS, D, Graph, H, T, V, network, weights
 
 import kcalc as kc
 
 L = kc.layers
 W = weights()
-X, MASK = np.ones((2, T, D)), np.ones((2, T), bool)
-CAUSAL = np.tril(np.ones((T, T), bool))
-
-
-def of_guarded(mask: np.ndarray) -> tuple[Any, ...]:
-    """A softmax as exporters of PyTorch write it, with 0 for rows of infinities, which there are
-    none of, and with a table of positions looked up in another one.
-    """
-    g = Graph(W)
-    held = {
-        "mask": mask.astype(np.float32),
-        "nothing": np.float32(0),
-        "scale": np.float32(HEAD**-0.5),
-        "heads": np.array([2, T, H, HEAD]),
-        "joined": np.array([2, T, D]),
-        "kinds": np.zeros((1, 9), np.int64),
-        "places": np.arange(T)[None],
-    }
-    for name, array in held.items():
-        g.hold(name, np.asarray(array))
-    g.add("Gather", f"pos {g.add('GatherElements', 'kinds places', 'kind', axis=1)}", "own")
-    g.add("Add", f"{g.add('Gather', 'tok ids', 'embedded')} own", "h1")
-    for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
-        g.add("Reshape", f"{g.add('MatMul', f'h1 {name}', f'{name}1')} heads", f"{name}2")
-        g.add("Transpose", f"{name}2", f"{name}3", perm=order)
-    g.add("Mul", f"{g.add('MatMul', 'q3 k3', 'products')} scale", "scores")
-    g.add("Add", "scores mask", "masked")
-    g.add("Softmax", "masked", "a", axis=-1)
-    g.add("Where", f"{g.add('IsNaN', 'a', 'n')} nothing a", "a2")
-    g.add("Transpose", g.add("MatMul", "a2 v3", "read"), "turned", perm=[0, 2, 1, 3])
-    g.add("MatMul", f"{g.add('Reshape', 'turned joined', 'whole')} out", "logits")
-    return (g.model(),)
 
 
 def rounded(net: kc.Network) -> kc.Network:
@@ -75,14 +42,6 @@ def test_a_transformer_reads_as_the_network_written_by_hand(case: tuple[str, str
 # -- further forms ---------------------------------------------------------------------------------
 
 
-def crossed(p: Any, x: Any, context: Any) -> Any:
-    q, k, v = (
-        (a @ p[name]).reshape(2, -1, H, HEAD)
-        for name, a in zip("qkv", (x, context, context), strict=True)
-    )
-    return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
-
-
 def of_keras(kind: str, *sizes: int, **settings: Any) -> tuple[Any, ...]:
     import keras
 
@@ -93,7 +52,6 @@ def of_keras(kind: str, *sizes: int, **settings: Any) -> tuple[Any, ...]:
 
 PLAIN = L.Attend(H, HEAD)
 FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
-    "queries of other tokens": (lambda: (crossed, W, X, jnp.ones((2, 9, D))), PLAIN),
     "keras, one key head": (
         lambda: of_keras("GroupQueryAttention", 8, 3, 1),
         L.Attend(3, 8, key_heads=1),
@@ -102,10 +60,7 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
         lambda: of_keras("MultiHeadAttention", H, HEAD, dropout=0.1),
         L.Attend(H, HEAD, dropout=0.1),
     ),
-    "onnx, a window by masks": (
-        lambda: of_guarded(np.where(CAUSAL & ~np.tril(CAUSAL, -3), 0, -np.inf)),
-        L.Attend(H, HEAD, causal=True, window=3),
-    ),
+    "onnx, one vector for all tokens": (lambda: of_operator(), PLAIN),
 }
 
 
@@ -120,19 +75,6 @@ def test_forms_of_attention(name: str) -> None:
 # -- what is not read, and why ---------------------------------------------------------------------
 
 
-def of_nnx_masked() -> tuple[Any, ...]:
-    from flax import nnx
-
-    class Model(nnx.Module):
-        def __init__(self) -> None:
-            self.attention = nnx.MultiHeadAttention(H, D, decode=False, rngs=nnx.Rngs(0))
-
-        def __call__(self, x: Any, mask: Any) -> Any:
-            return self.attention(x, mask=nnx.make_attention_mask(mask, mask))
-
-    return Model(), X, MASK
-
-
 def of_keras_zeros() -> tuple[Any, ...]:
     import keras
 
@@ -142,8 +84,12 @@ def of_keras_zeros() -> tuple[Any, ...]:
 
 
 def of_operator(**attributes: Any) -> tuple[Any, ...]:
+    """Attention of tokens that a table looked up in another one adds the same vector to."""
     g = Graph(W)
-    g.add("Gather", "tok ids", "h1")
+    g.hold("kinds", np.zeros((1, 9), np.int64))
+    g.hold("places", np.arange(T)[None])
+    g.add("Gather", f"pos {g.add('GatherElements', 'kinds places', 'kind', axis=1)}", "own")
+    g.add("Add", f"{g.add('Gather', 'tok ids', 'embedded')} own", "h1")
     sizes = {"q_num_heads": H, "kv_num_heads": H}
     g.add("Attention", " ".join(g.projected()), "heads", **sizes, **attributes)
     g.add("MatMul", "heads out", "logits")
@@ -151,7 +97,6 @@ def of_operator(**attributes: Any) -> tuple[Any, ...]:
 
 
 REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
-    "nnx, padding": (of_nnx_masked, "its mask depends on the input"),
     "keras, padding": (of_keras_zeros, "its mask depends on the input"),
     "onnx, capped scores": (lambda: of_operator(softcap=30.0), "softcap"),
 }
@@ -176,5 +121,3 @@ def test_ids_are_given_as_whole_numbers() -> None:
     )
     with refused("array of integers"):
         kc.read(model, W, (2, T))
-    with refused("array of integers"):
-        kc.read(equinox_gpt(W), (2, T))

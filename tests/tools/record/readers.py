@@ -65,8 +65,6 @@ def zoos() -> Iterator[Model]:
     import test_read_onnx_models
     import test_read_onnx_operators
     import test_read_torch_operators
-    import test_read_transformers
-    import torch
     import torch_zoo
     import transformer_formats
 
@@ -77,9 +75,6 @@ def zoos() -> Iterator[Model]:
 
     for name, make in {**modern_zoo.ZOO, **torch_zoo.ZOO}.items():
         yield f"zoo {name}", lambda make=make: shaped(make)
-    for name, build in test_read_transformers.MODELS.items():
-        ids = torch.arange(2 * test_read_transformers.TOKENS).view(2, -1)
-        yield f"transformer {name}", lambda build=build, ids=ids: (build(), (ids,))
     w = transformer_formats.weights()
     for (kind, name), form in transformer_formats.FORMATS.items():
         yield f"format {kind} {name}", lambda form=form: (lambda m, *x: (m, x))(*form(w))
