@@ -31,7 +31,9 @@ def polynomial(expr: Any) -> Any:
 
 
 def some_sums(rng: random.Random, factors: Factors, share: Any) -> list[Monomial]:
-    """Products of psi and of mixes of it and of each other, of degree 12 at most, and 1.3 of one."""
+    """Products of psi and of mixes of it and of each other, of degree 12 at most, and 1.3 times
+    the first of them.
+    """
     made = [factors.symbol(psi)]
     for _ in range(4):
         small = [m for m in made if max(factors.measure([m], largest=True)) <= 3]
@@ -52,12 +54,14 @@ def exactly(factors: Factors) -> Factors:
     """The same factors, floats as the rationals that they are, and their shares scaled to sum 1."""
     made = Factors()
     for entry in factors.table:
-        if isinstance(entry, sp.Expr):
-            made.symbol(entry) if entry.is_Symbol else made.constant(sp.Rational(entry))
-            continue
-        shares = [sp.Rational(share) if share.is_Float else share for share, _ in entry]
-        whole = sum(shares) if entry[0][0].is_Float else 1
-        made.mix([share / whole for share in shares], [part for _, part in entry])
+        if entry == psi:
+            made.symbol(psi)
+        elif isinstance(entry, sp.Float):
+            made.constant(sp.Rational(entry))
+        else:
+            shares = [sp.Rational(share) if share.is_Float else share for share, _ in entry]
+            whole = sum(shares) if entry[0][0].is_Float else 1
+            made.mix([share / whole for share in shares], [part for _, part in entry])
     return made
 
 
