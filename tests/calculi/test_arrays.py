@@ -107,7 +107,11 @@ def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int,
     ntk = to_jax(net, weights="gaussian", parameterization="ntk", dtype="float64")
     same = ntk.init(3, x)
     for node in net.nodes_of(Affine):
-        assert ("bias" in same[node]) == (net.layer(node).sigma_b > 0)
+        sigma_w, sigma_b = map(float, (net.layer(node).sigma_w, net.layer(node).sigma_b))
+        assert ("bias" in same[node]) == (sigma_b > 0)
+        ratio = np.asarray(params[node]["weight"]) / np.asarray(same[node]["weight"])
+        fan_in = ratio[..., 0].size
+        np.testing.assert_allclose(ratio, sigma_w / np.sqrt(fan_in), rtol=1e-12)
     assert relative(ntk.apply(same, x), expected[net.outputs[0]]) < 1e-12
 
 

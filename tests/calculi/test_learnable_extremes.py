@@ -47,6 +47,7 @@ NETS = {
     "two of one Gaussian": parallel("tanh", "sin"),
     "a kink of one Gaussian": parallel("relu", "tanh"),
     "dependent Gaussians": parallel("tanh", "erf", deeper=True),
+    "a kink of dependent Gaussians": parallel("relu", "erf", deeper=True),
     "sin after tanh": dense("tanh", "sin"),
     "tanh after relu": dense("relu", "tanh"),
     "relu after tanh": dense("tanh", "relu"),
