@@ -89,11 +89,14 @@ def relative(found: Any, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize(
+NETWORKS = pytest.mark.parametrize(
     ("net", "shape"),
-    [(dense_network(), (7, 10)), (image_network(), (3, 9, 8, 4))],
-    ids=["dense", "images"],
+    [(image_network(), (3, 9, 8, 4)), (dense_network(), (7, 10))],
+    ids=["images", "dense"],
 )
+
+
+@NETWORKS
 def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int, ...]):
     x = np.random.default_rng(0).standard_normal(shape)
     model = to_jax(net, weights="gaussian", dtype="float64")
@@ -104,15 +107,24 @@ def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int,
     for node in net:
         assert found[node].dtype == jnp.float64
         assert relative(found[node], expected[node]) < 1e-13, node
-    ntk = to_jax(net, weights="gaussian", parameterization="ntk", dtype="float64")
-    same = ntk.init(3, x)
+
+
+@NETWORKS
+def test_ntk_parameterization_is_the_same_function_of_the_same_draws(
+    net: kc.Network, shape: tuple[int, ...]
+):
+    x = np.random.default_rng(1).standard_normal(shape)
+    one, two = (
+        to_jax(net, weights="gaussian", parameterization=name, dtype="float64")
+        for name in ("standard", "ntk")
+    )
+    standard, ntk = one.init(5, x), two.init(5, x)
     for node in net.nodes_of(Affine):
         sigma_w, sigma_b = map(float, (net.layer(node).sigma_w, net.layer(node).sigma_b))
-        assert ("bias" in same[node]) == (sigma_b > 0)
-        ratio = np.asarray(params[node]["weight"]) / np.asarray(same[node]["weight"])
-        fan_in = ratio[..., 0].size
-        np.testing.assert_allclose(ratio, sigma_w / np.sqrt(fan_in), rtol=1e-12)
-    assert relative(ntk.apply(same, x), expected[net.outputs[0]]) < 1e-12
+        assert ("bias" in ntk[node]) == (sigma_b > 0)
+        ratio = np.asarray(standard[node]["weight"]) / np.asarray(ntk[node]["weight"])
+        np.testing.assert_allclose(ratio, sigma_w / np.sqrt(ratio[..., 0].size), rtol=1e-12)
+    assert relative(two.apply(ntk, x), np.asarray(one.apply(standard, x))) < 1e-12
 
 
 def test_dropout_keeps_means_and_squares():
