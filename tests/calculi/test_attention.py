@@ -141,19 +141,15 @@ def root(covariance: Array) -> Array:
 
 BIAS = (0.5, 0.8, 0.4)
 CASES = {
-    "plain": Case(),
     "two tokens": Case(tokens=2, rho=-0.2),
     "one token": Case(tokens=1, rho=0.0),
-    "unequal q": Case(q=(0.7, 1.9)),
     "negative c": Case(c=-0.6, q=(0.7, 1.9)),
     "orthogonal tokens": Case(rho=0.0, tokens=10),
     "the same input": Case(c=1.0),
     "opposite inputs": Case(c=-1.0),
-    "biases": Case(bias=BIAS),
-    "shaped": Case(options={"identity": 0.6, "centre": 0.5}),
-    "scale": Case(options={"scale": 0.5, "key_width": 9}),
+    "biases": Case(bias=BIAS, q=(0.7, 1.9), options={"dropout": 0.3}),
+    "shaped": Case(options={"identity": 0.6, "centre": 0.5, "scale": 0.5, "key_width": 9}),
     "norms": Case(norm=True, bias=BIAS, q=(0.7, 1.9)),
-    "dropout": Case(options={"dropout": 0.3}),
     "sigmoid": Case(options={"normaliser": "sigmoid"}),
     "relu": Case(options={"normaliser": "relu"}),
     "sink": Case(bias=BIAS, options={"sink": True}),
@@ -231,13 +227,10 @@ def stacked(case: Case) -> kc.Network:
     return wired(*steps, ("out", Affine(sigma_b=0.2)))
 
 
-FLAT = ("one token", "negative c", "opposite inputs", "sink", "sink, one token")
-SMOOTH = {n: c for n, c in CASES.items() if n not in FLAT and c.options.get("wide", True)}
-
-
-@pytest.mark.parametrize("case", SMOOTH.values(), ids=SMOOTH)
-def test_derivatives_are_those_of_the_map(case: Case) -> None:
-    net, step = stacked(case), 1e-5
+@pytest.mark.parametrize("name", ["two tokens", "shaped", "norms", "sigmoid", "relu", "identity"])
+def test_derivatives_are_those_of_the_map(name: str) -> None:
+    case, step = CASES[name], 1e-5
+    net = stacked(case)
     C = c_map(net, **case.given)
     for q in ((1.0, None), (0.7, 1.9)):
         slope = (C(0.4 + step, *q) - C(0.4 - step, *q)) / (2 * step)
@@ -329,18 +322,13 @@ ENDS = [("p", Pool("mean")), ("e", Affine()), ("f", Affine(), "x")]
 
 
 def over_relu(last: Layer | None = None, **options: Any) -> kc.Network:
-    """Attention to, or the mean of, a ReLU's output, and LayerNorm."""
+    """Attention to a ReLU's output, or another layer behind it, and LayerNorm."""
     reads = [(n, Affine(), "r") for n in "qk"]
     ends = [("a", last, "r")] if last else [*reads, ("a", Attend(**options), "q k r")]
     return wired(("h", Affine()), ("r", Nonlinear("relu")), *ends, ("n", LayerNorm()))
 
 
 REFUSED = {
-    "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
-    "an array where a number is meant": (
-        lambda: kc.q_values(plain(), tokens=[1, 2, 2]),
-        "kc.node_values, kc.gradients and kc.ntk accept arrays of tokens",
-    ),
     "heads and channels": (
         lambda: wired(("x", Input(4)), *attending(Attend(3), "x", Affine(4))),
         "4 channels of its queries cannot be split into 3 equal heads",
@@ -349,11 +337,6 @@ REFUSED = {
         lambda: c_map(plain(causal=True), tokens=4),
         "node 'attention' attends with a causal mask.*node_values",
     ),
-    "a window in maps": (
-        lambda: c_map(plain(window=3), tokens=4),
-        "attends with a window of 3 tokens.*node_values",
-    ),
-    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' skips tokens"),
     "the slope with a sink": (
         lambda: c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
         "only the values.*use sink=False",
@@ -389,21 +372,18 @@ REFUSED = {
 }  # fmt: skip
 NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (PLAIN, {}, "node 'attention' .* pass tokens="),
-    (PLAIN, {"token_cosine": 0.3}, "pass the number of tokens"),
     (PLAIN, {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* -0.2"),
     (PLAIN, {"tokens": [[1.0, 2.0], [2.0, 1.0]]}, "eigenvalue -1"),
     (PLAIN, {"tokens": [[1.0, 0.2], [0.3, 1.0]]}, "symmetric"),
     (PLAIN, {"tokens": [[1.0, 0.0], [0.0, 0.0]]}, "node 'x' has q = 0"),
     (GPT, {"tokens": [0, -4]}, "ids must be integers >= 0"),
     (GPT, {"tokens": [0, 10]}, "embeds the ids 0 to 9"),
-    (GPT, {"tokens": [0, 1, 2, 3]}, "has 3 positions, but reads 4"),
     (PLAIN, {"q": 1e3, "tokens": 8}, "variance 1.37e\\+06.* norm before"),
     (PLAIN, {"q": 1e200, "tokens": 8}, "variance inf"),
     (AFTER_POOLING, {"tokens": 4}, "tokens were pooled"),
     (plain(rotary=1e4), {"tokens": 4}, "its angles depend on key_width"),
     (PLAIN, {"c": 0.5, "tokens": [0, 1]}, "omit c="),
     (strided(True), {"tokens": 4}, "'s' skips tokens.*stride=1"),
-    (strided(True), {"tokens": [0, 1]}, "'s' skips tokens"),
     (plain(scale="linear", relative=(1, 8, 9)), {"tokens": 4}, "remove rotary, ALiBi and relative"),
     (plain(sink=True), {"tokens": 4, "token_cosine": -0.2}, "cosine >= 0"),
     (PLAIN, {"tokens": np.eye(3, dtype=int)}, "could be a covariance or token ids"),
@@ -438,12 +418,10 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
         {"c": -1, "tokens": 4, "token_cosine": -1 / 3},
         "more similar between two sequences",
     ),
-    (PLAIN, {"tokens": 4, "sampling": 3}, r"kc.Sampling\(draws="),
 ]
 NO_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"heads": 5, "key_heads": 2}, "heads = 5 must be divisible by key_heads = 2"),
     ({"window": 0}, "Attend: window"),
-    ({"prefix": 0}, "Attend: prefix"),
     ({"prefix": 2, "causal": True}, "prefix is a causal mask.*causal=False"),
     ({"rotary": 1e4, "key_width": 3}, "is odd"),
     ({"normaliser": "softmix"}, "unknown normaliser .* softmax"),
@@ -472,14 +450,7 @@ test_networks_and_tokens_without_values = refusals(
 test_options_that_make_no_layer = refusals(NO_LAYERS, lambda options: Attend(**options))
 
 
-LINEAR_READS = {
-    "attention": (over_relu(), True),
-    "mean": (over_relu(Pool("mean")), True),
-    "channels": (over_relu(Flatten()), False),
-}
-
-
-@pytest.mark.parametrize(("net", "mixes"), LINEAR_READS.values(), ids=LINEAR_READS)
+@pytest.mark.parametrize(("net", "mixes"), [(over_relu(), True), (over_relu(Flatten()), False)])
 def test_norms_take_off_the_means_of_what_tokens_read(net: kc.Network, mixes: bool) -> None:
     """Rows of softmax sum to one: the channel mean stays that of ReLU, 1 / sqrt(2 pi)."""
     given = {"c": 0.5, "tokens": 4, "token_cosine": 0.2}
@@ -525,18 +496,13 @@ def test_tables_take_arrays_of_jax() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"normaliser": "sigmoid"},
-        {"normaliser": "relu", "causal": True},
         {"sink": True, "causal": True},
         {"normaliser": "identity", "causal": True},
-        {"identity": 0.5, "centre": 0.3},
         {"causal": True, "window": 3},
         {"window": 2},
         {"chunk": 2, "normaliser": "sigmoid"},
-        {"prefix": 3},
         {"prefix": 2, "normaliser": "relu"},
         {"relative": (2.0, 8, 4)},
-        {"alibi": True},
         {"alibi": True, "causal": True},
         {"alibi": True, "identity": 0.5, "centre": 0.25},
     ],

@@ -49,21 +49,12 @@ NETWORKS: dict[str, list[Any]] = {
         "pool",
         ["dense", 1.0, 0.2],
     ],
-    "blocks": [
-        ["dense", 1.0, 0.5],
-        normed(tied(1.2, b=0.1)),
-        normed(MLP),
-        normed(tied(values=1.2)),
-        "pool",
-        ["dense", 1.0, 0.0],
-    ],
     "tower": [
         ["dense", 1.0, 0.5],
         *[part for _ in range(12) for part in (normed(tied(1.2, 0.9, b=0.1)), normed(MLP))],
         "pool",
         ["dense", 1.0, 0.0],
     ],
-    "identity mean": [["dense", 1.2, 0.3], *plain(k=1.3, b=0.2), "pool", ["dense", 1.0, 0.0]],
     "identity flat": [
         ["dense", 0.9, 0.0],
         *plain(q=0.8, v=1.1),

@@ -12,14 +12,6 @@ import kcalc as kc
 from kcalc import c_map, chain
 from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear
 
-# -- an independent quadrature ---------------------------------------------------------------------
-
-
-# -- pinned ----------------------------------------------------------------------------------------
-
-
-# -- hypotheses that fail: refused, or what a real network does ------------------------------------
-
 
 def test_a_small_grouped_fan_in_is_not_gaussian():
     """Without channel counts a grouped layer says what it takes for granted."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-import sympy as sp
 from refusals import refused
 from wiring import wired
 
@@ -35,18 +34,15 @@ def erf_q(q):
 
 
 def two_by_two() -> kc.Network:
-    steps = [
+    return wired(
         ("x", Input()),
         ("y", Input()),
         ("a", Affine(), "x"),
         ("b", Affine(), "y"),
-    ]
-    steps += [
         ("s", Sum((0.6, 0.8)), "a b"),
         ("p", Nonlinear("relu")),
         ("t", Affine(), "b"),
-    ]
-    return wired(*steps)
+    )
 
 
 def test_several_inputs_and_outputs_are_mappings() -> None:
@@ -84,7 +80,7 @@ def test_series_is_the_taylor_expansion_at_zero() -> None:
 def test_angles_keep_their_digits_near_zero() -> None:
     C = c_map(A.vanilla(100, "relu"))
     with mpmath.workdps(80):
-        for theta in (1e-8, 1e-5, 1e-2, 1.0, 3.0):
+        for theta in (1e-8, 1.0, 3.0):
             c = mpmath.cos(mpmath.mpf(theta))
             for _ in range(100):
                 c = relu_c(c)
@@ -93,23 +89,10 @@ def test_angles_keep_their_digits_near_zero() -> None:
     assert C.gap_at_angle(0.0) == 0.0
 
 
-def test_symbols_ask_for_subs() -> None:
-    net = A.resnet_v2(50, residual_weight=sp.Symbol("w", positive=True))
-    C = c_map(net)
-    with refused(r"\.subs"):
-        C(0.5)
-    assert c_map(net.subs({"w": 0.6}))(1.0) == 1.0
-
-
 def test_exploding_and_vanishing_q_name_the_node() -> None:
     with refused("affine_.*inf"):
         q_map(A.vanilla(600, "relu", sigma_w=20))(1.0)
     with refused("nonlinear_.* vanish"):
         q_map(A.vanilla(2000, "relu"))(1.0)
-    steps = [
-        ("z", Affine()),
-        ("s", Sum((1, -1)), "z z"),
-        ("a", Affine()),
-    ]
     with refused("'s'.*cancel"):
-        c_map(wired(*steps))
+        c_map(wired(("z", Affine()), ("s", Sum((1, -1)), "z z"), ("a", Affine())))

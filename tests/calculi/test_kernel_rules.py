@@ -15,7 +15,6 @@ from wiring import wired
 import kcalc as kc
 from kcalc import c_map, chain, ntk, slope_polynomial
 from kcalc.calculi.kernel import kernel_over
-from kcalc.fields.jets import Jet
 from kcalc.network.compose import interpret
 from kcalc.network.layers import (
     Affine,
@@ -27,10 +26,6 @@ from kcalc.network.layers import (
     Product,
     RMSNorm,
 )
-from kcalc.network.primitives import Reads
-
-# -- terms -----------------------------------------------------------------------------------------
-
 
 # -- statistics ------------------------------------------------------------------------------------
 
@@ -93,25 +88,13 @@ def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
     kernel = kernel_over()
     assert not kernel.uniform and kernel.statistics.follow_c
     assert not kernel.statistics.assume_independent
-    layer = Affine().lowered(Reads("w", ("x",), (None,)))
-    state = kernel.rule(layer, "w", [kernel.start("x", 0.5, 2.0, Jet((0.3,)))])
-    q1, q2, gap = kernel.whole(state)
-    assert (q1, q2, gap.value) == pytest.approx((0.5, 2.0, 0.3), rel=1e-14)
     with refused("'x' has no value"):
         interpret(wired(("w", Affine())), kernel, {})
-
-
-# -- tangent kernels -------------------------------------------------------------------------------
-
-
-# -- symbols ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("layer", "beyond"),
     [
-        (Affine(kernel=3, padding=1), False),
-        (Affine(kernel=3, padding=2), True),
         (Affine(padding=1), True),
         (Affine(kernel=(5, 3), padding=(2, 1)), False),
         (Affine(kernel=(5, 3), padding=2), True),

@@ -4,8 +4,6 @@ likelihood against SciPy.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from refusals import refused
@@ -42,10 +40,10 @@ def test_a_likelihood_can_be_climbed() -> None:
         params = jax.tree.map(jnp.asarray, kernel.init(shared=True))
         params.pop("constants")
         before, slope = climb(params)
-        for _ in range(20):
-            params = {name: params[name] + 0.02 * slope[name] for name in params}
-            after, slope = climb(params)
-        assert float(after) > float(before)
+        step = 1e-5
+        after, _ = climb({name: params[name] + step * slope[name] for name in params})
+        square = sum(float(part) ** 2 for part in slope.values())
+        assert float(after - before) == pytest.approx(step * square, rel=1e-3)
 
 
 def test_rows_against_other_rows() -> None:
@@ -57,16 +55,6 @@ def test_rows_against_other_rows() -> None:
 def test_bad_input_is_named() -> None:
     kernel = learnable_kernel(ERF)
     rows = jnp.asarray(X)
-    for params, match in (
-        ({"sigma": 1.0}, "sigma"),
-        ({"sigma_w": {"zz": 1.0}}, "zz"),
-        ({"sigma_w": np.ones(3)}, "single real number"),
-        ({"sigma_w": {"affine_1": math.nan}}, "finite, got nan"),
-    ):
-        with refused(match):
-            kernel(params, rows)
-    with refused("sigma"):
-        kernel({"constants": {"nonlinear_1": {"sigma": 1.0}}}, rows)
     with refused():
         kernel({}, jnp.zeros((3, 4)))
     with refused("X and Y .* features, got 5 and 4"):

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sympy as sp
 from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import activation, chain, learnable_kernel, ntk, residual
-from kcalc.activations.traced import cross, cross_drop, traced
+from kcalc import activation, chain, learnable_kernel, ntk
+from kcalc.activations.traced import traced
 from kcalc.calculi.learnable_parameters import common_level, gaps_of
 from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
@@ -27,14 +26,14 @@ X = RNG.normal(size=(4, 5))
 
 
 def parallel(first: str, second: str, deeper: bool = False) -> kc.Network:
-    """first(h) + second(h), or first(h) + second(h') with h' = h plus an Affine of its own."""
+    """h + first(h) + second(h), or second of h plus an Affine of its own."""
     deep = [("g", Affine(sigma_w=1.2), "x"), ("m", Sum((0.8, 0.6)), "h g")]
     return wired(
         ("h", Affine(sigma_b=0.3)),
         *(deep if deeper else []),
         ("b", N(second)),
         ("a", N(first), "h"),
-        ("s", Sum(), "a b"),
+        ("s", Sum(), "a b h"),
         ("o", Affine()),
     )
 
@@ -44,17 +43,11 @@ def dense(*activations: str) -> kc.Network:
     return chain(Input(), Affine(), *map(N, activations), Affine())
 
 
-def beside(name: str) -> kc.Network:
-    """An activation beside its input."""
-    return chain(Input(), Affine(), residual(N(name), shortcut_weight=0.6), Affine())
-
-
 NETS = {
-    "tanh beside its input": beside("tanh"),
-    "relu beside its input": beside("relu"),
     "two of one Gaussian": parallel("tanh", "sin"),
     "a kink of one Gaussian": parallel("relu", "tanh"),
     "dependent Gaussians": parallel("tanh", "erf", deeper=True),
+    "a kink of dependent Gaussians": parallel("relu", "erf", deeper=True),
     "sin after tanh": dense("tanh", "sin"),
     "tanh after relu": dense("relu", "tanh"),
     "relu after tanh": dense("tanh", "relu"),
@@ -79,37 +72,8 @@ def test_shared_and_fused_activations(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("tanh", "sin"), pytest.param("relu", "tanh", marks=pytest.mark.slow)]
-)
-def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
-    """Relu kinks at 0, where the rule is split; tanh and sin are smooth."""
-    f, g = (activation(name).numeric(0) for name in (first, second))
-    q1, q2, top, loss = 0.8, 1.3, 0.9, 0.25
-    t, w = np.polynomial.legendre.leggauss(40)
-    middle = np.arange(-11.25, 12, 1.5)
-    z = (middle[:, None] + 0.75 * t).ravel()  # split at 0
-    w = np.tile(0.75 * w, len(middle)) * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-    x, y = np.meshgrid(z, z, indexing="ij")
-
-    def at(c: float) -> float:
-        other = g(np.sqrt(q2) * (c * x + np.sqrt(1 - c * c) * y))
-        return float(w @ (f(np.sqrt(q1) * x) * other) @ w)
-
-    with jax.enable_x64(True):
-        phi, psi = (traced(activation(name), {}) for name in (first, second))
-        sizes = jnp.asarray(q1), jnp.asarray(q2)
-        whole, drop, slope = cross_drop(phi, psi, *sizes, jnp.asarray(top), jnp.asarray(loss))
-        same, lost, _ = cross_drop(phi, psi, *sizes, None, jnp.asarray(0.35))
-        assert abs(float(cross(phi, psi, *sizes, jnp.asarray(0.3))) - at(0.3)) < 1e-11
-    assert abs(float(whole) - at(top)) < 1e-11
-    assert abs(float(whole - drop) - at(top - loss)) < 1e-11
-    assert abs(float(slope) - (at(top - loss + 1e-4) - at(top - loss - 1e-4)) / 2e-4) < 1e-7
-    assert abs(float(same - lost) - at(0.65)) < 1e-11
-
-
-@pytest.mark.parametrize(
     "name",
-    ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hard_tanh", "selu"))],
+    ["relu", pytest.param("hard_tanh", marks=pytest.mark.slow)],
 )
 def test_gradients_of_kinked_maps_are_differences(name: str) -> None:
     def total(b: Any, a: Any, e: Any, gap: Any, q1: Any, q2: Any) -> Any:
@@ -138,13 +102,17 @@ def test_constants_of_a_fused_kink_are_left_alone() -> None:
 
 BAD = [
     ([1], "mapping"),
+    ({"sigma": 1.0}, "sigma"),
+    ({"sigma_w": {"zz": 1.0}}, "zz"),
     ({"sigma_w": "a"}, "single real number"),
+    ({"sigma_w": {"affine_1": [1, 2]}}, "sigma_w of affine_1 .*single real number"),
+    ({"sigma_w": {"affine_1": np.nan}}, "finite, got nan"),
     ({"sigma_w": 0.0}, "must be > 0"),
-    ({"sigma_w": -1.0}, "must be > 0"),
-    ({"sigma_w": {"affine_1": [1, 2]}}, "sigma_w of affine_1"),
     ({"sigma_b": -0.1}, "must be >= 0"),
     ({"constants": 3}, "nonlinear layer"),
     ({"constants": {"nonlinear_1": 5}}, "constants of nonlinear_1"),
+    ({"constants": {"affine_1": {"input_scale": 2.0}}}, "unknown nonlinear layer 'affine_1'"),
+    ({"constants": {"nonlinear_1": {"sigma": 1.0}}}, "sigma"),
     ({"constants": {"nonlinear_1": {"input_scale": 0.0}}}, "must not be zero"),
 ]
 
@@ -160,9 +128,8 @@ def test_results_that_are_not_finite_are_refused() -> None:
         kernel({}, 1e6 * X)
     with refused("zero or not finite"):
         kernel({}, 1e200 * X)
-    for rows in ([[1, 2], [3]], "text", X > 0, 1j * X, None):
-        with refused("X must"):
-            kernel({}, rows)
+    with refused("X must"):
+        kernel({}, X > 0)
 
 
 # -- around kernels --------------------------------------------------------------------------------
@@ -178,38 +145,22 @@ def test_certified_kernels_say_what_is_in_the_way() -> None:
     assert "assume_independent" not in str(caught.value)
 
 
-def test_messages(tmp_path: Any) -> None:
+def test_messages() -> None:
     K = ntk(kc.architectures.vanilla(2))
-    rows = RNG.normal(size=(9, 5))
     with refused("separate condition numbers"):
-        K.condition_number(rows, kind="both")
+        K.condition_number(X, kind="both")
     with refused("pass the kernel itself"):
-        kc.kernel_regression(K.matrix(rows), rows, np.ones(9))
-    K.matrix(rows, out=tmp_path / "theta", block_rows=4)
-    with refused("block_rows=4"):
-        K.matrix(rows, out=tmp_path / "theta", block_rows=3)
-    (tmp_path / "theta.npy.progress.json").write_text("[]")
-    with refused("record.*finished"):
-        K.matrix(rows, out=tmp_path / "theta")
-    with refused("near x = 1;"):
-        activation(lambda v: np.minimum(np.maximum(v, -0.5), 1))
+        kc.kernel_regression(K.matrix(X), X, np.ones(4))
 
 
 def test_networks_and_targets_that_cannot_be_learnt() -> None:
-    outputs = [("x", Input()), ("a", Affine()), ("b", Affine(), "x")]
     with refused("input.*output"):
-        learnable_kernel(wired(*outputs))
-    with refused("network.*symbols"):
-        learnable_kernel(
-            chain(Input(), Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), Affine())
-        )
+        learnable_kernel(wired(("a", Affine()), ("b", Affine(), "x")))
     kernel = learnable_kernel(dense("erf"))
     with refused(r"\(N,\).*\(N.*k\)"):
         kernel.log_marginal_likelihood({}, X, 1.0, 0.1)
     with refused("3.*rows"):
         kernel.log_marginal_likelihood({}, X, np.ones(3), 0.1)
-    with refused("unknown nonlinear layer 'affine_1'"):
-        kernel({"constants": {"affine_1": {"input_scale": 2.0}}}, X)
 
 
 def test_gaps_of_two_sets_have_no_diagonal() -> None:

@@ -53,9 +53,7 @@ def sphere(rows: int, width: int, seed: int = 0) -> np.ndarray:
     return x * np.sqrt(width) / np.linalg.norm(x, axis=1)[:, None]
 
 
-@pytest.mark.parametrize(
-    ("depth", "tolerance"), [(1, 1e-13), (10, 1e-13), (100, 1e-13), (1000, 1e-12)]
-)
+@pytest.mark.parametrize(("depth", "tolerance"), [(1, 1e-13), (100, 1e-13), (1000, 1e-12)])
 def test_tables_against_mpmath_for_relu(depth: int, tolerance: float) -> None:
     table = kc.ntk(kc.architectures.vanilla(depth, "relu", sigma_w=ROOT2)).table()
     assert table.error_bound < 1e-10
@@ -69,10 +67,9 @@ def test_tables_against_mpmath_for_relu(depth: int, tolerance: float) -> None:
             ), theta
 
 
-@pytest.mark.parametrize("spread", [1e-3, 1e-6])
-def test_a_cluster_of_near_duplicates(spread: float) -> None:
+def test_a_cluster_of_near_duplicates() -> None:
     """All rows within a small angle, and a second cluster opposite."""
-    width = 16
+    width, spread = 16, 1e-6
     x = sphere(1, width)[0] + spread * np.random.default_rng(1).standard_normal((90, width))
     x[60:] *= -1
     x[10] = x[11]
@@ -92,11 +89,8 @@ def test_a_bias_counts_in_the_standard_parameterisation() -> None:
         L.Affine(1, sigma_w=ROOT2),
     )
     K = kc.ntk(network, parameterization="standard")
-    x = sphere(20, 8) * np.random.default_rng(4).uniform(1, 2, 20)[:, None]
-    q = (x**2).mean(axis=1)
-    c = np.clip(x @ x.T / 8 / np.sqrt(q[:, None] * q), -1, 1)
-    off = ~np.eye(20, dtype=bool)
-    np.testing.assert_allclose(K.matrix(x)[off], K(c, q[:, None], q[None, :])[off], rtol=1e-12)
+    x = sphere(9, 8) * np.random.default_rng(4).uniform(1, 2, 9)[:, None]
+    np.testing.assert_allclose(K.matrix(x), K.matrix(x, method="pairs"), rtol=1e-12)
 
 
 def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +102,6 @@ BAD = [
     (np.ones(3), "two axes"),
     (np.zeros((0, 3)), "empty"),
     (np.array([[1.0, np.nan]]), r"X\[0, 1\] is nan"),
-    (np.array([["a", "b"]]), "real numbers"),
     (np.array([[1j, 2.0]]), "real numbers"),
     ([[1.0], [1.0, 2.0]], "equal length"),
     (np.full((2, 2), 1e200), "rescale"),

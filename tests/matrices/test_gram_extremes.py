@@ -5,7 +5,6 @@ Constants in odd networks, means of rows, widths, files of other runs, results o
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def test_means_of_jax_and_dask_rows() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"block_rows": 4', '"block_rows": 1e999'),
+        ('"finished"', '"done"'),
         ('"finished": {', '"finished": {"99": [1.0], '),
         ('"kernel": [', '"kernel": [1' + "0" * 400 + ", "),
     ],
@@ -51,7 +50,6 @@ def test_records_that_make_no_sense(tmp_path: Path, old: str, new: str) -> None:
     x = rows(9, 5)
     K.matrix(x, out=tmp_path / "theta", block_rows=4)
     beside = tmp_path / "theta.npy.progress.json"
-    json.loads(beside.read_text())
     beside.write_text(beside.read_text().replace(old, new))
     with refused("remove it"):
         K.matrix(x, out=tmp_path / "theta")
@@ -71,21 +69,8 @@ def test_results_on_top_of_each_other_or_of_the_data(tmp_path: Path) -> None:
 
 def test_small_refusals() -> None:
     K = kc.ntk(kc.architectures.vanilla(2, "relu"))
-    x = rows(4, 3)
     with refused("cannot be broadcast"):
         K.by_layer(np.zeros(3), np.ones(4))
-    with refused("masked"):
-        K.matrix(np.ma.masked_array(x, x > 0))
     for gap in (-0.1, 3.0, np.nan):
         with refused(r"\[0, 2\]"):
             K.table().at_gap(gap)
-
-
-def test_rows_that_learnable_kernels_refuse() -> None:
-    jnp: Any = pytest.importorskip("jax.numpy")
-    x = jnp.asarray(rows(3, 9)) + 3
-    network = kc.chain(L.Input(), L.Affine(), L.Nonlinear("relu"), L.Affine())
-    with refused("16.*features.*9"):
-        kc.learnable_kernel(network, "standard", features=16)({}, x)
-    with refused("0.*mean"):
-        kc.learnable_kernel(kc.chain(L.Input(), L.LayerNorm(), L.Affine()))({}, x)

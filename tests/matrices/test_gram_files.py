@@ -26,10 +26,13 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
         kc.ntk(TANH).matrix(x, out=path)
     with refused("dtype"):
         K.matrix(x, out=path, dtype=np.float32)
+    with refused("pass block_rows=30 as before"):
+        K.matrix(x, out=path, block_rows=7)
     with refused("parts"):
         K.nngp.matrix(x, out=path)
-    np.save(path, np.zeros((30, 30)))
-    with refused("was changed"):
+    first[5, 7] += 1e-9
+    np.save(path, first)
+    with refused("was changed after the interruption"):
         K.matrix(x, out=path)
     (tmp_path / "k.npy.progress.json").write_text("{")
     with refused("cannot be read"):
@@ -55,16 +58,11 @@ def test_jax_arrays_gradients_and_precision() -> None:
         K.matrix(x, x[:9].copy(), backend="jax", block_rows=5), ntk[:, :9], rtol=1e-12
     )
     single = K.matrix(jnp.asarray(x, jnp.float32))
-    assert (
-        isinstance(single, jax.Array)
-        and single.dtype == jnp.float32
-        and not jax.config.jax_enable_x64
-    )  # type: ignore[attr-defined]
+    assert isinstance(single, jax.Array) and single.dtype == jnp.float32
     with jax.enable_x64(True):
         z = jnp.asarray(x * np.linspace(1, 2, 23)[:, None])
-        np.testing.assert_allclose(K.matrix(z), K.matrix(np.asarray(z)), rtol=1e-12)
-        np.testing.assert_allclose(K.matrix(z, memory=10_000), K.matrix(np.asarray(z)), rtol=1e-12)
-        np.testing.assert_allclose(jax.jit(K.matrix)(z), K.matrix(np.asarray(z)), rtol=1e-12)
+        for found in (K.matrix(z), K.matrix(z, memory=10_000), jax.jit(K.matrix)(z)):
+            np.testing.assert_allclose(found, K.matrix(np.asarray(z)), rtol=1e-12)
 
         @jax.jit
         def loss(y: jax.Array) -> jax.Array:
@@ -72,19 +70,14 @@ def test_jax_arrays_gradients_and_precision() -> None:
 
         gradient = jax.jit(jax.grad(loss))(z)
         assert np.isfinite(gradient).all()
-        way = (
-            jnp.asarray(np.random.default_rng(0).standard_normal(z.shape))
-            * (np.arange(23) > 5)[:, None]
-        )
+        way = np.random.default_rng(0).standard_normal(z.shape) * (np.arange(23) > 5)[:, None]
         step = 1e-5
         quotient = (loss(z + step * way) - loss(z - step * way)) / (2 * step)
         np.testing.assert_allclose((gradient * way).sum(), quotient, rtol=1e-7)
         with refused("pass q="):
             jax.grad(lambda y: kc.ntk(TANH).matrix(y).sum())(z)
-        assert np.isfinite(
-            jax.jit(jax.grad(lambda y: kc.ntk(TANH).matrix(y, q=1.0).sum()))(z)
-        ).all()
-        assert not np.asarray(K.matrix(jnp.zeros((2, 3)))).any()
+        slopes = jax.jit(jax.grad(lambda y: kc.ntk(TANH).matrix(y, q=1.0).sum()))(z)
+        assert np.isfinite(slopes).all()
         with refused("must contain only finite numbers"):
             K.matrix(jnp.full((2, 3), jnp.nan))
 
@@ -166,16 +159,6 @@ def test_a_run_stopped_before_its_first_numbers_begins_again(tmp_path: Path) -> 
             K.matrices(x, out=paths, block_rows=7)
     found = K.matrices(x, out=paths, block_rows=7)
     np.testing.assert_allclose(found.ntk, K.matrix(x), rtol=1e-14)
-
-
-def test_any_changed_number_of_a_finished_stripe_is_noticed(tmp_path: Path) -> None:
-    x, K, path = sphere(30, 5), kc.ntk(RELU), tmp_path / "a.npy"
-    K.matrix(x, out=path, block_rows=10)
-    values = np.lib.format.open_memmap(path, mode="r+")
-    values[5, 7] += 1e-9
-    values.flush()
-    with refused("changed after the interruption"):
-        K.matrix(x, out=path, block_rows=10)
 
 
 def test_options_that_would_do_nothing_are_refused() -> None:

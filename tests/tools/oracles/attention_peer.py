@@ -72,14 +72,6 @@ NETWORKS = {
         stax.GlobalAvgPool(),
         dense(1, 1.0, 0.2),
     ),
-    "blocks": (
-        dense(1, 1.0, 0.5),
-        residual(norm(axis=-1), attention(W_key_std=1.2, b_std=0.1)),
-        residual(norm(axis=-1), dense(1, 1.3, 0.1), stax.Erf(), dense(1)),
-        residual(norm(axis=-1), attention(W_value_std=1.2)),
-        stax.GlobalAvgPool(),
-        dense(1),
-    ),
     "tower": (
         dense(1, 1.0, 0.5),
         *12
@@ -87,12 +79,6 @@ NETWORKS = {
             residual(norm(axis=-1), attention(W_key_std=1.2, W_value_std=0.9, b_std=0.1)),
             residual(norm(axis=-1), dense(1, 1.3, 0.1), stax.Erf(), dense(1)),
         ),
-        stax.GlobalAvgPool(),
-        dense(1),
-    ),
-    "identity mean": (
-        dense(1, 1.2, 0.3),
-        identity(W_key_std=1.3, b_std=0.2),
         stax.GlobalAvgPool(),
         dense(1),
     ),
