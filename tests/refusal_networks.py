@@ -71,12 +71,10 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
         "one layer added twice": _net(*two, ("s", both, "b", "b"), *end("i")),
         "residual": A.rescaled_resnet(3, 1, 0.7, phi, features=8),
         "LayerNorm of activations": _net(x, a, f, ("n", L.LayerNorm()), b, *end("g")),
-        "LayerNorm then activation of activations": _net(x, a, f, ("n", L.LayerNorm()), *end("g")),
         "BatchNorm": _net(
             *(x, a, ("n", L.BatchNorm()), f, b, ("m", L.BatchNorm())),
             *(("s", L.Sum(), "a", "m"), *end("g")),
         ),
-        "GroupNorm of activations": _net(*seen, ("n", L.GroupNorm(2)), ("b", conv), *end("g")),
         "GroupNorm of joined maps": _net(
             x, a, f, ("c", L.Concat(), "f", "a", "a"), ("n", L.GroupNorm(2)), b, *end("g")
         ),

@@ -144,6 +144,7 @@ def test_isomorphic_tells_a_shared_node_from_two_copies() -> None:
         )
 
     assert not net(True).isomorphic(net(False))
+    assert net(True).isomorphic(net(True).relabelled(lambda n: n * 2))
 
 
 def test_subs_replaces_symbols_by_symbol_or_name() -> None:

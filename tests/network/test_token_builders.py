@@ -65,7 +65,6 @@ def test_preserving_is_the_quotient_of_cholesky_factors():
         exact = by_cholesky(*(mp.matrix(m.tolist()) for m in made))
     found = tm.preserving(*made, nonnegative=False)
     np.testing.assert_allclose(found, exact, atol=1e-13)
-    np.testing.assert_allclose(found @ made[0] @ found.T, made[1], atol=1e-14)
     with refused(r"\(the.*\d.*\d\).*nonnegative=False"):
         tm.preserving(*made)
 
