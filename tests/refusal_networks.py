@@ -19,17 +19,6 @@ def _net(*steps: Any) -> kc.Network:
     return kc.Network.from_steps(given)
 
 
-def _with_widths(net: kc.Network) -> kc.Network:
-    """The network with 4 inputs and 3 outputs, where they are not said."""
-
-    def change(_: Any, layer: Any) -> Any:
-        if isinstance(layer, L.Input):
-            return L.Input(4)
-        return L.Affine(3) if layer == L.Affine() else layer
-
-    return net.map_layers(change)
-
-
 def networks(phi: str = "tanh") -> dict[str, kc.Network]:
     """{name: network}, all with the activation."""
     act, wide, conv, both = L.Nonlinear(phi), L.Affine(8), L.Affine(8, 3), L.Sum((0.6, 0.8))
@@ -53,7 +42,7 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             *(("p", L.Product(), "g", "v"), b, *end("h")),
         ),
         "gated stack": A.gated_mlp(6, phi, features=8),
-        "dense": _with_widths(A.densenet(3, phi, growth=4)),
+        "dense": A.densenet(3, phi, growth=4),
         "dense, two activations in a row": _net(
             *(x, a, f, g, ("b", L.Affine(4)), ("c", L.Concat(), "f", "b"), *end("h"))
         ),

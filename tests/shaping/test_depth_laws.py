@@ -43,8 +43,9 @@ def test_deepnorm_is_nearly_critical() -> None:
     assert found.gradient_mean == pytest.approx(1, rel=1e-9)
 
 
-def test_norms_behind_branches_make_them_add_one_each() -> None:
-    found = depth_laws(stack(placement="peri"), T)
+@pytest.mark.parametrize("placement", ["peri", "sandwich"])
+def test_norms_behind_branches_make_them_add_one_each(placement: str) -> None:
+    found = depth_laws(stack(placement=placement), T)
     assert found.growth == pytest.approx(2, rel=1e-9)
     assert found.cosine_exponent == pytest.approx(SLOPE / SIZE / 2 - 1, rel=1e-6)
 
