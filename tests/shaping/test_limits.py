@@ -66,9 +66,11 @@ def test_q_values_that_alternate_have_no_law(monkeypatch: Any) -> None:
 
 
 def test_q_values_that_jump_to_and_fro_have_their_limit() -> None:
-    limit = depth_limit(cubed(1.6))
-    assert limit.q == pytest.approx(iterated(lambda q: 1.6**2 * (1 + 4 * q) ** -1.5)[0], rel=1e-6)
-    assert limit.q_rate == pytest.approx(-6 * limit.q / (1 + 4 * limit.q), rel=1e-9)
+    for sigma_w in (1.0, 1.6):
+        limit = depth_limit(cubed(sigma_w))
+        q, _ = iterated(lambda q, size=sigma_w**2: size * (1 + 4 * q) ** -1.5)
+        assert limit.q == pytest.approx(q, rel=1e-6)
+        assert limit.q_rate == pytest.approx(-6 * limit.q / (1 + 4 * limit.q), rel=1e-9)
     # slope -1 at q = 1/2, approached ever more slowly
     edge = depth_limit(cubed(math.sqrt(1.5 * math.sqrt(3))))
     assert edge.q == pytest.approx(0.5, rel=1e-14)

@@ -66,3 +66,4 @@ def test_it_exports_and_compares() -> None:
     )
     table = str(s.compare(kc.shape(A.vanilla(50), "relu")))
     assert "eta" in table and "zeta" in table and "residual of C'(1)" in table
+    assert "<table>" in s.compare(s)._repr_html_()
