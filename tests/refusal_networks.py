@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy as sp
-
 import kcalc as kc
 
 L, A = kc.layers, kc.architectures
-CARRY = 1 - 1 / (1 + sp.exp(-sp.Symbol("x", real=True)))
 
 
 def _net(*steps: Any) -> kc.Network:
@@ -20,17 +17,6 @@ def _net(*steps: Any) -> kc.Network:
             parents = [given[-1][0]]
         given.append((node, layer, tuple(parents)))
     return kc.Network.from_steps(given)
-
-
-def _with_widths(net: kc.Network) -> kc.Network:
-    """The network with 4 inputs and 3 outputs, where they are not said."""
-
-    def change(_: Any, layer: Any) -> Any:
-        if isinstance(layer, L.Input):
-            return L.Input(4)
-        return L.Affine(3) if layer == L.Affine() else layer
-
-    return net.map_layers(change)
 
 
 def networks(phi: str = "tanh") -> dict[str, kc.Network]:
@@ -44,36 +30,21 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
     def end(node: str) -> tuple[Any, Any]:
         return (node, act), ("y", L.Affine(3))
 
-    def squeezed(node: str, *before: Any) -> kc.Network:
-        gate = ("m", L.Pool("mean")), ("s", L.Affine(4)), g, ("e", wide)
-        product = ("i", L.Nonlinear("sigmoid")), ("p", L.Product(), node, "i"), b
-        return _net(*seen, *before, *gate, *product, *end("h"))
-
-    def highway() -> kc.Network:
-        gates = ("i", L.Nonlinear("sigmoid"), "t"), ("j", L.Nonlinear(CARRY), "t")
-        products = ("p", L.Product(), "i", "f"), ("q", L.Product(), "j", "a")
-        branch = ("h", wide, "a"), f
-        return _net(
-            x, a, ("t", wide), *gates, *branch, *products, ("s", both, "p", "q"), end("")[1]
-        )
-
     return {
         "plain": kc.chain(x[1], *[wide, act] * 3, L.Affine(3)),
         "depthwise": _net(*seen, ("d", L.Affine(8, 3, groups=8)), g, ("p", wide), *end("h")),
-        "squeeze and excitation": squeezed("f"),
-        "squeeze and excitation behind weights": squeezed("c", ("c", wide)),
+        "squeeze and excitation": _net(
+            *(*seen, ("m", L.Pool("mean")), ("s", L.Affine(4)), g, ("e", wide)),
+            *(("i", L.Nonlinear("sigmoid")), ("p", L.Product(), "f", "i"), b, *end("h")),
+        ),
         "gate": _net(
             *(x, a, f, ("u", wide), ("v", wide, "f"), ("g", act, "u")),
             *(("p", L.Product(), "g", "v"), b, *end("h")),
         ),
         "gated stack": A.gated_mlp(6, phi, features=8),
-        "dense": _with_widths(A.densenet(3, phi, growth=4)),
+        "dense": A.densenet(3, phi, growth=4),
         "dense, two activations in a row": _net(
             *(x, a, f, g, ("b", L.Affine(4)), ("c", L.Concat(), "f", "b"), *end("h"))
-        ),
-        "dense, activations joined": _net(
-            *(x, a, f, ("b", L.Affine(4)), g, ("c", L.Concat(), "f", "g")),
-            *(("h", L.Affine(4)), *end("i")),
         ),
         "joined in two orders and added": _net(
             *(x, ("a", L.Affine(4)), f, b, g),
@@ -89,20 +60,10 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
         "one layer added twice": _net(*two, ("s", both, "b", "b"), *end("i")),
         "residual": A.rescaled_resnet(3, 1, 0.7, phi, features=8),
         "LayerNorm of activations": _net(x, a, f, ("n", L.LayerNorm()), b, *end("g")),
-        "LayerNorm in front": _net(
-            x, a, ("n", L.LayerNorm()), f, b, ("m", L.LayerNorm()), *end("g")
-        ),
-        "LayerNorm then activation of activations": _net(x, a, f, ("n", L.LayerNorm()), *end("g")),
-        "residual with LayerNorm": A.layernorm_resnet(50, phi).normalised(),
         "BatchNorm": _net(
             *(x, a, ("n", L.BatchNorm()), f, b, ("m", L.BatchNorm())),
             *(("s", L.Sum(), "a", "m"), *end("g")),
         ),
-        "GroupNorm": _net(
-            *(image, ("a", conv), ("n", L.GroupNorm(2)), f),
-            *(("b", conv), ("m", L.GroupNorm(2)), *end("g")),
-        ),
-        "GroupNorm of activations": _net(*seen, ("n", L.GroupNorm(2)), ("b", conv), *end("g")),
         "GroupNorm of joined maps": _net(
             x, a, f, ("c", L.Concat(), "f", "a", "a"), ("n", L.GroupNorm(2)), b, *end("g")
         ),
@@ -116,18 +77,12 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             tokens, a, f, ("t", L.TokenMix([[0.0, 1.0], [1.0, 0.0]])), b, *end("g")
         ),
         "two inputs added": _net(x, ("z", x[1]), ("s", both, "x", "z"), a, *end("f")),
-        "two inputs and outputs": _net(
-            *(x, ("z", x[1]), ("a", wide, "x"), ("b", wide, "z"), ("s", both, "a", "b")),
-            *(*end("f"), ("w", L.Affine(2), "f")),
-        ),
         "max pools": _net(
             *seen, ("m", L.Pool("max", 2)), ("b", conv), g, ("n", L.Pool("mean")), end("")[1]
         ),
-        "an activation at the end": _net(*two),
         "activations of the input": _net(x, f, b, *end("g")),
         "no bias": kc.chain(x[1], *[L.Affine(8, bias=False), act] * 3, L.Affine(3, bias=False)),
         "linear": kc.chain(x[1], wide, L.Affine(3)),
         "unknown widths": kc.chain(L.Input(), *[L.Affine(), act] * 3, L.Affine()),
         "shared": _net(*two, ("p", L.Product(), "g", "b"), ("c", wide), *end("h")),
-        "highway": highway(),
     }

@@ -29,25 +29,15 @@ TOKENS = np.exp(-np.abs(np.subtract.outer(np.arange(T), np.arange(T))))
 test_builders_refuse = refusals(
     [
         (lambda: A.gated_mlp(0), "blocks must be"),
-        (lambda: A.gated_mlp(True), "blocks must be"),
         (lambda: A.gated_mlp(2, norm="batch"), "unknown norm"),
         (lambda: A.convnext(2, features=None), "features must be"),
         (lambda: A.transformer(2, [np.eye(3)]), "1 matrices for 2 blocks"),
-        (lambda: A.transformer(2, "eye"), "rectangular"),
         (lambda: A.transformer(2, np.eye(3), gated=1), "gated must be"),
     ]
 )
 
 
 # -- shaping ---------------------------------------------------------------------------------------
-
-
-def test_a_slope_that_gates_cannot_have_names_the_least_and_another_method():
-    with pytest.raises(
-        kc.UnreachableTarget,
-        match=r"DKS cannot .*Product.*6\.37\d+e\+08.*method='normalisation'.*shortcut weights",
-    ):
-        kc.shape(A.gated_mlp(50))
 
 
 @pytest.mark.parametrize("rows", ["keep", "rescale"])
@@ -79,8 +69,6 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
 
 test_tokens_that_are_none = refusals(
     [
-        ({"tokens": np.ones((2, 3))}, "tokens must be square"),
-        ({"tokens": 2 * np.eye(T)}, "ones on its diagonal"),
         ({"tokens": np.eye(T + 1)}, "mixes 5 tokens, but its input has 6"),
         ({"token_rows": "rescale"}, "needs the cosines"),
         ({"tokens": TOKENS, "token_rows": "scale"}, "token_rows"),
@@ -117,27 +105,13 @@ def cosines(h: Array) -> Array:
     return h[1:] @ h[0] / np.linalg.norm(h[0]) / np.linalg.norm(h[1:], axis=1)
 
 
-SIZES = [
-    (3, 256, 16),
-    pytest.param(12, 512, 16, marks=pytest.mark.slow),
-    pytest.param(50, 1024, 16, marks=pytest.mark.slow),
-]
-"""Blocks, width, draws.
-
-The bias of finite width at 50 blocks, some .01 at width 1024, is below half of a standard error of
-16 draws.
-"""
-
-
-@pytest.mark.parametrize(("blocks", "width", "draws"), SIZES)
-def test_a_skipless_transformer_measures_its_token_cosines(blocks: int, width: int, draws: int):
+def test_a_skipless_transformer_measures_its_token_cosines():
     """The first token of one input against its other tokens, and against the tokens of a second
     input of cosine .6 with it.
     """
-    matrices = tm.exponential(T, np.linspace(1, 0.3, blocks + 1)[1:], start=1.0)
-    s = kc.shape(
-        A.transformer(blocks, matrices, "tanh"), zeta=1.5, tokens=TOKENS, token_rows="rescale"
-    )
+    width = 256
+    matrices = tm.exponential(T, np.linspace(1, 0.3, 4)[1:], start=1.0)
+    s = kc.shape(A.transformer(3, matrices, "tanh"), zeta=1.5, tokens=TOKENS, token_rows="rescale")
     k: Any = s.constants["tanh"]
     mixes: list[Any] = [s.network.layer(node) for node in s.network.nodes_of(TokenMix)]
     root = np.linalg.cholesky(TOKENS)
@@ -147,7 +121,7 @@ def test_a_skipless_transformer_measures_its_token_cosines(blocks: int, width: i
         both[0], both[1], pairs=True
     )[last][0]
     rng, found = np.random.default_rng(3), []
-    for _ in range(draws):
+    for _ in range(16):
         embedding = np.linalg.qr(rng.normal(size=(width, 2 * T)))[0].T * np.sqrt(width / (2 * T))
         h = (both @ embedding).astype(np.float32) @ weights(rng, width)
         for mix in mixes:

