@@ -29,6 +29,13 @@ mixed = own(lambda x: x @ jnp.tri(16), lambda g, x: (g,))
 half = own(lambda x: jnp.tanh(x)[..., :16], lambda g, x: (jnp.concatenate([g, g], -1),))
 
 
+def stopped(function: Any, maker: str, rule: Any) -> Any:
+    """The function, whose derivative is 0."""
+    custom = jax.custom_jvp(function)
+    getattr(custom, maker)(rule)
+    return custom
+
+
 def drawn(**shapes: tuple[int, int]) -> Any:
     keys = jax.random.split(jax.random.key(0), len(shapes))
     return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
@@ -57,6 +64,9 @@ def test_a_derivative_of_its_own(function: Any) -> None:
         narrow,
         mixed,
         lambda h: half(jnp.concatenate([h, jnp.sin(h)], -1)),
+        stopped(jnp.tanh, "defjvps", lambda t, out, x: 0 * t),
+        stopped(jnp.tanh, "defjvp", jax.jit(lambda x, t: (jnp.tanh(*x), 0 * t[0]))),
+        stopped(lambda x: jnp.tanh(x), "defjvps", lambda t, out, x: 0 * t),
     ],
 )
 def test_other_derivatives_are_not_known(function: Any) -> None:
