@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-import kcalc as kc
 from kcalc.network import layers
 from kcalc.network.network import Network
 
