@@ -20,24 +20,23 @@ Pairs = dict[frozenset[Node], tuple[Node, Node]]
 MOST = 11
 
 
-def random_network(seed: int, products: bool = False) -> kc.Network:
-    """Up to eleven layers: chains, sums and concatenations (maps read twice too), rational weights.
+def random_network(seed: int) -> kc.Network:
+    """Up to eleven layers: chains, sums, concatenations and products (maps read twice too).
 
-    1-3 inputs, extra heads; with ``products``, Products too.
+    Rational weights, 1-3 inputs, extra heads.
     """
     rng = random.Random(seed)
-    kinds = ["affine", "norm", "phi", "phi", "phi", "sum", "sum", "concat"]
-    kinds += ["product"] * 3 * products
     while True:
         try:
-            net = _draw(rng, kinds)
+            net = _draw(rng)
             mix_shares(net)
             return net
         except (kc.GraphError, TypeError):  # widths that do not fit
             continue
 
 
-def _draw(rng: random.Random, kinds: list[str]) -> kc.Network:
+def _draw(rng: random.Random) -> kc.Network:
+    kinds = ["affine", "norm", "phi", "phi", "phi", "sum", "sum", "concat", *["product"] * 3]
     inputs = rng.choice([1, 1, 1, 2, 3])
     steps: list[Any] = [(f"x{i}", Input(), ()) for i in range(inputs)]
     local = rng.random()
@@ -124,13 +123,10 @@ def read_forward(
     return values
 
 
-def enumerate_subnetworks(net: kc.Network) -> tuple[Pairs, Pairs]:
+def enumerate_subnetworks(net: kc.Network) -> Pairs:
     """All sets of layers that are subnetworks, with (entry, exit).
 
-    In the strict and in the permissive reading.
-
-    A set reads one feature map from outside. Strict: one member is used outside. Permissive: one
-    member is read by no other member.
+    A set reads one feature map from outside, and one member is used outside.
     """
     layers = [node for node in net if not isinstance(net.layer(node), Input)]
     names = [*layers, *net.inputs]
@@ -151,17 +147,10 @@ def enumerate_subnetworks(net: kc.Network) -> tuple[Pairs, Pairs]:
     member = (sets[:, None] >> np.arange(len(layers))) & 1 == 1
     heads = np.array([node in net.outputs for node in layers])
     leaves = member & (((users & ~sets[:, None]) != 0) | heads)
-    ends = member & ((users & sets[:, None]) == 0)
-    return tuple(_pairs(sets, outside, one_entry, flags, layers, names) for flags in (leaves, ends))  # pyright: ignore
-
-
-def _pairs(
-    sets: Any, outside: Any, one_entry: Any, flags: Any, layers: list[Node], names: list[Node]
-) -> Pairs:
     found: Pairs = {}
-    for k in np.nonzero(one_entry & (flags.sum(axis=1) == 1))[0]:
+    for k in np.nonzero(one_entry & (leaves.sum(axis=1) == 1))[0]:
         members = frozenset(layer for i, layer in enumerate(layers) if sets[k] >> i & 1)
-        found[members] = names[int(outside[k]).bit_length() - 1], layers[int(flags[k].argmax())]
+        found[members] = names[int(outside[k]).bit_length() - 1], layers[int(leaves[k].argmax())]
     return found
 
 

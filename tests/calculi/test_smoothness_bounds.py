@@ -148,7 +148,7 @@ def on_the_sphere(params: dict, radius: float, rng: np.random.Generator) -> dict
 
 
 def test_bounds_for_all_normalised_parameters() -> None:
-    """Whole parameter space: |DF| and the Hessian, weights of very different size, cross-entropy."""
+    """Whole parameter space: |DF| and the Hessian, weights of very different size."""
     net, rng = residual_net(3, 1), np.random.default_rng(4)
     X, eps, scale = rng.normal(size=(2, 3)), 0.7, 0.5
     nodes = net.nodes_of(Affine)
