@@ -100,16 +100,6 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
         ),
         {"W2": 4, "W3": 2},
     ),
-    "residual": (
-        net(
-            *HEAD,
-            ("W2", NARROW),
-            ("s", ADDED, "x W2"),
-            ("V", Affine(2)),
-            ("b", Nonlinear("relu")),
-        ),
-        {"V": 3},
-    ),
     "joined": (
         net(
             *HEAD,
