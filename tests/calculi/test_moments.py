@@ -4,7 +4,6 @@ chi-square mixture.
 
 from __future__ import annotations
 
-import moments_oracle as oracle
 import pytest
 import sympy as sp
 from refusals import refused
@@ -18,20 +17,6 @@ n = sp.Symbol("n", integer=True, positive=True)
 
 def vanilla(depth, width):
     return kc.architectures.vanilla(depth, "relu", features=width, sigma_w=HE, readout=False)
-
-
-# -- exact enumeration and drawing -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", [1, 8, 10, 14, 21])
-def test_random_networks_against_draws(seed):
-    net, law = oracle.random_network(seed), ("gaussian", "uniform", "laplace")[seed % 3]
-    found = oracle.deviations(moments(net, weights=law), net, 2000 + seed, law)
-    # of some 45 heavy-tailed estimates
-    assert max(found.values()) < 5, max(found, key=found.get)
-
-
-# -- symbols ---------------------------------------------------------------------------------------
 
 
 def test_symbolic_kurtosis():

@@ -125,6 +125,7 @@ test_bad_input = refusals(
     [
         (chain(Input(3), Affine(4, kernel=3)), {}, "image_shape"),
         (mlp(3, 4), {"input_moment": -1}, "> 0"),
+        (mlp(3, 4), {"cotangent_moment": n[0]}, "cotangent_moment = n0 contains symbols"),
         (mlp(3, 4), {"input_correlation": 2}, r"\[-1, 1\]"),
         (mlp(3, 4), {"weights": "delta_orthogonal"}, "independent taps"),
         (mlp(3, 4), {"correlation": {"affine_1": 0}}, "Pool"),

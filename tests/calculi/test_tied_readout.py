@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
 from kcalc import Sampling, architectures, ntk, tied_readout
-from kcalc.network.layers import Embedding, Input, LayerNorm, Nonlinear, Sum
+from kcalc.network.layers import Affine, Embedding, GroupNorm, Input, LayerNorm, Nonlinear, Sum
 
 A = architectures
 
@@ -43,30 +43,22 @@ def test_the_own_logit_is_that_of_real_networks():
     assert found.own / found.spread == pytest.approx(found.cosine * np.sqrt(192), rel=1e-3)
 
 
-def test_what_carries_no_embedding_is_refused():
-    steps = [
-        ("ids", Input()),
-        ("e", Embedding(8, 30)),
-        ("f", Embedding(8, 30), "ids"),
-    ]
-    with refused(r"pass the Embedding .*embedding=.*'e', 'f'"):
-        tied_readout(wired(*steps, ("s", Sum(), "e f")), tokens=3)
-    with refused("Embedding nodes of the network: none"):
-        tied_readout(A.vanilla(1), tokens=3)
-    bent = wired(*steps[:2], ("g", Nonlinear("gelu"), "e"))
-    with refused("'g'.*'e'.*Nonlinear"):
-        tied_readout(bent, tokens=3)
-    ends = ("a", kc.layers.Affine(8), "e"), ("b", kc.layers.Affine(8), "e")
-    with refused("2 outputs"):
-        tied_readout(wired(*steps[:2], *ends), tokens=3)
-    with refused("omit token_cosine="):
-        tied_readout(wired(*steps[:2]), tokens=np.eye(3), token_cosine=0.2)
-    with refused("'n'.*LayerNorm or RMSNorm"):
-        tied_readout(wired(*steps[:2], ("n", kc.layers.GroupNorm(2))), tokens=3)
-    with refused("tokens="):
-        tied_readout(GPT, tokens=None)
-    with refused("draws="):
-        tied_readout(GPT, tokens=4, sampling=Sampling(error=0.002))
+IDS = ("ids", Input()), ("e", Embedding(8, 30))
+TWO = *IDS, ("f", Embedding(8, 30), "ids"), ("s", Sum(), "e f")
+ENDS = ("a", Affine(8), "e"), ("b", Affine(8), "e")
+test_what_carries_no_embedding_is_refused = refusals(
+    [
+        (wired(*TWO), {}, r"pass the Embedding .*embedding=.*'e', 'f'"),
+        (A.vanilla(1), {}, "Embedding nodes of the network: none"),
+        (wired(*IDS, ("g", Nonlinear("gelu"))), {}, "'g'.*'e'.*Nonlinear"),
+        (wired(*IDS, *ENDS), {}, "2 outputs"),
+        (wired(*IDS), {"tokens": np.eye(3), "token_cosine": 0.2}, "omit token_cosine="),
+        (wired(*IDS, ("n", GroupNorm(2))), {}, "'n'.*LayerNorm or RMSNorm"),
+        (GPT, {"tokens": None}, "tokens="),
+        (GPT, {"sampling": Sampling(error=0.002)}, "draws="),
+    ],
+    lambda network, options: tied_readout(network, **{"tokens": 3} | options),
+)
 
 
 def test_tangent_kernels_through_tied_readouts_are_refused():
@@ -93,11 +85,5 @@ def test_tangent_kernels_through_tied_readouts_are_refused():
 @pytest.mark.parametrize("sampling", [None, Sampling(16, 2)])
 def test_a_sum_of_two_embeddings(sampling: Any):
     """The logit of f against e + f is |f|^2 = 8; other logits have variance 8 (1 + 1)."""
-    net = wired(
-        ("ids", Input()),
-        ("e", Embedding(8, 30)),
-        ("f", Embedding(8, 30), "ids"),
-        ("s", Sum(), "e f"),
-    )
-    found = tied_readout(net, tokens=3, embedding="f", sampling=sampling)
+    found = tied_readout(wired(*TWO), tokens=3, embedding="f", sampling=sampling)
     assert found.own == pytest.approx(8) and found.spread == pytest.approx(4)
