@@ -51,17 +51,19 @@ def mixing_network(seed: int, bare: bool = False) -> kc.Network:
     def fresh(node: Any) -> Any:
         return node if bare else add(Affine(), node)
 
+    near, far = (1, 3) if bare else (3, 5)  # near ones make long chains
     kinds = ["relu", "relu", "relu", "norm", "sum", "sum", "concat", "plain norm", "product"]
+    kinds += ["product"] * 3 * bare
     for _ in range(rng.randint(4, 9)):
         kind = rng.choice(kinds)
         if kind in ("relu", "norm"):
-            found = add(Nonlinear("relu"), fresh(rng.choice(maps[-3:])))
+            found = add(Nonlinear("relu"), fresh(rng.choice(maps[-near:])))
             maps.append(add(LayerNorm(), found) if kind == "norm" else found)
         elif kind == "plain norm":
             maps.append(add(LayerNorm(), fresh(maps[-1])))
         else:
             count = rng.randint(2, 3) if kind == "product" else rng.choice([2, 2, 3, 10])
-            chosen = [rng.choice(maps[-5:]) for _ in range(count)]
+            chosen = [rng.choice(maps[-far:]) for _ in range(count)]
             parents = [fresh(parent) for parent in chosen]
             weights = [
                 sp.Rational(rng.randint(0 if k else 1, 5), rng.randint(1, 4)) for k in range(count)

@@ -140,7 +140,7 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
             ("m", Scale(-0.8)),
             ("V", Affine(1)),
             ("b", Nonlinear("relu")),
-            ("d", Concat(), "m b"),
+            ("d", Concat(), "b m"),
             TAIL,
             ("out", Scale(2)),
         ),

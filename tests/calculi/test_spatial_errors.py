@@ -45,6 +45,7 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     "no shape": (lambda: exact(NET, None), "image_shape="),
     "unknown input": (lambda: exact(NET, {"y": (4, 4)}), "unknown input"),
     "shape without exact": (lambda: ntk(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
+    "valid": (lambda: chain(Affine(kernel=5, padding="valid")), "affine_1.*does not fit"),
     "window": (lambda: chain(Affine(), Pool("mean", 5)), "pool_1.*5 x 5"),
     "max": (
         lambda: chain(Affine(), Nonlinear("relu"), Pool("max", 2), Affine()),

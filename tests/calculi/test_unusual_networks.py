@@ -76,6 +76,7 @@ test_what_is_refused = refusals(
         (lambda: gradients(chain(Input(3), *BATCHES)), "batch_c = 0.5.*0.31831"),
         (lambda: kc.large_batch(chain(*BATCHES), c=1 - 1e-12), "same direction.*'batchnorm_1'"),
         (lambda: c_map(wired(*JOINED, features=3)), "'s'.*net.subs"),
+        (lambda: wired(*TWO.steps(), ("c", Concat((3, 4)), "a b")), "'c'.*declares 4.*'b'"),
         (lambda: over(Resize(0.1)), "0 locations"),
         (lambda: over(PixelShuffle((2,))), "one factor per axis"),
         (lambda: over(Positions(), shape=(3,)), "'positions_1'.*tokens=128"),
