@@ -226,6 +226,15 @@ def test_sums_of_sums_are_sums(first: str, second: str) -> None:
     assert str(one) == str(two)
 
 
+def test_activations_of_concatenations_are_those_of_their_parts() -> None:
+    parts = [X, ("a", Affine(4, sigma_w=2), "x"), ("b", Affine(4, sigma_w=0.5), "x")]
+    whole = wired(*parts, ("c", Concat(), "a b"), ("t", TANH), ("y", Affine(2)))
+    each = ("f", TANH, "a"), ("g", TANH, "b"), ("c", Concat(), "f g"), ("y", Affine(2))
+    one, two = scaling(whole), scaling(wired(*parts, *each))
+    for node in "ab":
+        assert one.weights[node].gamma == pytest.approx(two.weights[node].gamma, rel=1e-12)
+
+
 def test_sums_that_do_not_line_up() -> None:
     steps = [
         X,
