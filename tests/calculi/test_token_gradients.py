@@ -68,13 +68,6 @@ def test_weights_and_equal_tokens() -> None:
     assert equal.mean == pytest.approx(one.nodes, rel=1e-12, abs=1e-14)
 
 
-def test_layers_that_act_on_single_tokens() -> None:
-    """Without attention, tokens do not matter."""
-    found, plain = kc.gradients(SHARED, tokens=3, token_cosine=0.2), kc.gradients(SHARED)
-    assert found.nodes == pytest.approx(plain.nodes, rel=1e-12) and found.mean == found.nodes
-    assert found.weights == pytest.approx(plain.weights, rel=1e-12)
-
-
 def test_profiles_of_streams_over_tokens() -> None:
     branch = kc.chain(L.RMSNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine())
     net = kc.architectures.hyper_connected(
