@@ -36,9 +36,9 @@ class Slope(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def mixing_network(seed: int) -> kc.Network:
+def mixing_network(seed: int, bare: bool = False) -> kc.Network:
     """ReLUs behind weights, LayerNorms behind some, and mixes of two to ten maps, each behind
-    weights of its own, with unequal shares.
+    weights of its own, with unequal shares; ``bare``: maps are read as they are, some twice.
     """
     rng = random.Random(f"mixes {seed}")
     steps: list[Any] = [(f"x{i}", Input(), ()) for i in range(rng.choice([1, 1, 1, 2]))]
@@ -48,22 +48,27 @@ def mixing_network(seed: int) -> kc.Network:
         steps.append((f"n{len(steps)}", layer, parents))
         return steps[-1][0]
 
+    def fresh(node: Any) -> Any:
+        return node if bare else add(Affine(), node)
+
+    near, far = (1, rng.choice([1, 2, 4])) if bare else (3, 5)  # 1 makes long chains
     kinds = ["relu", "relu", "relu", "norm", "sum", "sum", "concat", "plain norm", "product"]
+    kinds += ["product"] * 3 * bare
     for _ in range(rng.randint(4, 9)):
         kind = rng.choice(kinds)
         if kind in ("relu", "norm"):
-            found = add(Nonlinear("relu"), add(Affine(), rng.choice(maps[-3:])))
+            found = add(Nonlinear("relu"), fresh(rng.choice(maps[-near:])))
             maps.append(add(LayerNorm(), found) if kind == "norm" else found)
         elif kind == "plain norm":
-            maps.append(add(LayerNorm(), add(Affine(), maps[-1])))
+            maps.append(add(LayerNorm(), fresh(maps[-1])))
         else:
             count = rng.randint(2, 3) if kind == "product" else rng.choice([2, 2, 3, 10])
-            chosen = [rng.choice(maps[-5:]) for _ in range(count)]
-            parents = [add(Affine(), parent) for parent in chosen]
+            chosen = [rng.choice(maps[-far:]) for _ in range(count)]
+            parents = [fresh(parent) for parent in chosen]
             weights = [
                 sp.Rational(rng.randint(0 if k else 1, 5), rng.randint(1, 4)) for k in range(count)
             ]
-            channels = tuple(rng.randint(1, 6) for _ in chosen)
+            channels = None if bare else tuple(rng.randint(1, 6) for _ in chosen)
             layer = {"sum": Sum(weights), "concat": Concat(channels), "product": Product()}
             maps.append(add(layer[kind], *parents))
     read = {parent for step in steps for parent in step[2]}
@@ -78,7 +83,7 @@ def amounts(layer: Any, count: int) -> list[Fraction]:
     """What a mix takes of each map, but for q values."""
     if isinstance(layer, Sum):
         return [Fraction(str(v)) ** 2 for v in layer.weights or (1,) * count]
-    return [Fraction(k) for k in layer.channels]
+    return [Fraction(k) for k in layer.channels or (1,) * count]
 
 
 @lru_cache(maxsize=256)
@@ -157,8 +162,10 @@ def _terms(weights: Any, logs: Any) -> list[Any]:
 # -- subnetworks -----------------------------------------------------------------------------------
 
 
-def is_region(net: kc.Network, entry: Any, exit: Any) -> bool:
-    """Rules 1-3: nothing but ``entry`` is read from outside, and only ``exit`` is used there."""
+def region(net: kc.Network, entry: Any, exit: Any) -> set[Any]:
+    """The layers between, if nothing but ``entry`` is read from outside and only ``exit`` is used
+    there; else none.
+    """
     inside, waiting = {exit}, [exit]
     while waiting:
         new = {*net.parents(waiting.pop())} - inside - {entry}
@@ -166,14 +173,15 @@ def is_region(net: kc.Network, entry: Any, exit: Any) -> bool:
         waiting += new
     read = [net.parents(node) for node in inside]
     if not all(read) or not any(entry in above for above in read):
-        return False
+        return set()
     used = {p for node in set(net) - inside for p in net.parents(node)} | set(net.outputs)
-    return inside & used == {exit}
+    return inside if inside & used == {exit} else set()
 
 
-def strict_pairs(net: kc.Network) -> list[tuple[Node, Node]]:
-    """(entry, exit) of every subnetwork, by the rules tried on every pair of nodes."""
-    return [(s, t) for t in net for s in net if s != t and is_region(net, s, t)]
+def regions(net: kc.Network) -> dict[tuple[Node, Node], set[Node]]:
+    """{(entry, exit): layers} of every subnetwork, by the rules tried on every pair of nodes."""
+    pairs = {(s, t): region(net, s, t) for t in net for s in net if s != t}
+    return {pair: inside for pair, inside in pairs.items() if inside}
 
 
 def strict_slopes(
@@ -182,7 +190,23 @@ def strict_slopes(
     """The slope of every subnetwork and its derivative: that at its exit over that at its entry."""
     at = slopes(net, psi, q)
     found = {}
-    for s, t in strict_pairs(net):
+    for s, t in regions(net):
         ratio = at[t].value / at[s].value
         found[s, t] = Slope(ratio, ratio * (at[t].degree - at[s].degree))
     return found
+
+
+def read_forward(net: kc.Network, inside: set[Node], entry: Node, x: Any, r: Any) -> Any:
+    """{node: value} from ``x`` at the entry of a subnetwork on; ``r`` acts at nonlinear layers."""
+    values: dict[Node, Any] = {entry: x}
+    for node, layer, parents in net.steps():
+        if node in inside:
+            below = [values[p] for p in parents]
+            if isinstance(layer, Sum | Concat):
+                shares = map(float, shares_of(net, node, None))
+                values[node] = sum(share * v for share, v in zip(shares, below, strict=True))
+            elif isinstance(layer, Product):
+                values[node] = math.prod(below)
+            else:
+                values[node] = r(below[0]) if isinstance(layer, Nonlinear) else below[0]
+    return values

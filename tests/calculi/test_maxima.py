@@ -21,11 +21,8 @@ def test_any_monotone_function():
     net = kc.architectures.rescaled_resnet(3)
     below = maximal(net, lambda x: x / 2)
     assert below(0.5) == 0.5  # the readout alone
-    assert below.active(0.5).layers == ("affine_5",) or len(below.active(0.5).layers) == 1
+    assert len(below.active(0.5).layers) == 1
     above = maximal(net, lambda x: (1 + x) / 2)
-    assert above.inverse(0.9, 0.0, 1.0) == pytest.approx(
-        (0.9 - above(0.0)) / (1 - above(0.0)), abs=0.5
-    )
     assert above(above.inverse(0.9, 0.0, 0.9)) == pytest.approx(0.9, rel=1e-13)
     with pytest.raises(kc.UnreachableTarget, match="is not in this range"):
         above.inverse(0.1, 0.0, 1.0)
@@ -51,6 +48,3 @@ def test_functions_by_node_or_activation():
         maximal(net, {"rleu": up, "tanh": up})
     with refused("must be a function"):
         maximal(net, {"relu": up, "tanh": 3})
-
-
-# -- leaky ReLUs

@@ -4,11 +4,9 @@ chi-square mixture.
 
 from __future__ import annotations
 
-import moments_oracle as oracle
 import pytest
 import sympy as sp
 from refusals import refused
-from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.moments import moments
@@ -19,20 +17,6 @@ n = sp.Symbol("n", integer=True, positive=True)
 
 def vanilla(depth, width):
     return kc.architectures.vanilla(depth, "relu", features=width, sigma_w=HE, readout=False)
-
-
-# -- exact enumeration and drawing -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", mostly_slow([s for s in range(1, 27) if s not in (5, 18)], 6))
-def test_random_networks_against_draws(seed):
-    net, law = oracle.random_network(seed), ("gaussian", "uniform", "laplace")[seed % 3]
-    found = oracle.deviations(moments(net, weights=law), net, 12_000, 2000 + seed, law)
-    # of some 45 heavy-tailed estimates
-    assert max(found.values()) < 5, max(found, key=found.get)
-
-
-# -- symbols ---------------------------------------------------------------------------------------
 
 
 def test_symbolic_kurtosis():

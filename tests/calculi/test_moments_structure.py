@@ -20,10 +20,8 @@ from kcalc.network.layers import (
     Affine,
     Concat,
     Input,
-    LayerNorm,
     Nonlinear,
     Pool,
-    Product,
     Scale,
     Sum,
 )
@@ -35,7 +33,7 @@ X = ("x", Input(3))
 
 
 def net(*steps: Any) -> Network:
-    return wired(X, *steps)
+    return wired(*steps, features=3)
 
 
 def test_equal_sums_are_one_vector_and_stacks_of_sums_are_followed() -> None:
@@ -53,7 +51,7 @@ def test_equal_sums_are_one_vector_and_stacks_of_sums_are_followed() -> None:
         ("end", Sum((0.5, 0.5, -1)), "sum same three"),
         ("W", Affine(2)),
     )
-    found = oracle.deviations(moments(network), network, 12_000, 11)
+    found = oracle.deviations(moments(network), network, 11)
     assert max(found.values()) < 4, max(found.items(), key=lambda item: item[1])
 
 
@@ -62,7 +60,6 @@ PARTS = [(f"W{i}", Affine(k), "x") for i, k in enumerate((2, 3, 3, 2))]
 STACKS = [("one", Concat(), "W0 W1"), ("two", Concat(), "W2 W3")]
 REFUSED: dict[str, tuple[list[Any], str]] = {
     "the input after": ([W, ("j", Concat(), "W x"), ("r", RELU[1], "j")], "'r'.*network's"),
-    "the input": ([("r", RELU[1], "x")], "network's input"),
     "means": ([W, RELU, ("s", Sum(), "x a")], "'a'.*mean of the activation is not 0"),
     "a half line": ([W, RELU, ("m", Scale(-1), "a"), ("r", RELU[1], "m")], "maps to 0"),
     "a sign": (
@@ -70,41 +67,28 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
         "unknown sign",
     ),
     "a difference": ([W, RELU, ("s", Sum((1, -1)), "a a")], "cancel"),
-    "widths": ([W, ("V", Affine(n), "x"), ("s", Sum(), "W V")], "widths"),
-    "no width": ([("W", Affine(), "x")], r"node 'W' has none; pass features=N"),
     "stacks": ([*PARTS, *STACKS, ("s", Sum(), "one two")], "differently aligned"),
     "smooth": ([W, ("r", Nonlinear("tanh"), "W")], "not for tanh"),
-    "a kink elsewhere": ([W, ("r", Nonlinear("relu6"), "W")], "not for relu6"),
     "biases": ([("W", Affine(3, sigma_b=sp.Rational(1, 10)), "x")], "'W'.*sigma_b = 0"),
     "a kernel": ([("W", Affine(2, kernel=(1, 3)), "x")], "'W'.*convolution"),
     "a stride": ([("W", Affine(2, stride=2), "x")], "'W'.*convolution"),
     "groups": ([("W", Affine(3, groups=3), "x")], "'W'.*groups"),
     "standardised": ([("W", Affine(3, standardised=True), "x")], "standardised"),
     "pooling": ([W, ("p", Pool("mean"), "W")], "pooling"),
-    "a norm": ([W, ("n", LayerNorm(), "W")], "LayerNorm"),
-    "a product": ([W, ("p", Product(), "W x")], "rule"),
     "images": ([("W", Affine(3), "i"), ("i", Input(3, (4, 4)))][::-1], "image"),
-    "two inputs": ([("z", Input(3)), ("s", Sum(), "x z")], r"has 2 \(x, z\)"),
+    "two inputs": ([X, ("z", Input(3)), ("s", Sum(), "x z")], r"has 2 \(x, z\)"),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_close_is_refused(name: str) -> None:
-    steps, message = REFUSED[name]
-    with refused(message):
-        moments(wired(*steps) if name == "images" else net(*steps))
-
-
+test_what_does_not_close_is_refused = refusals(REFUSED, lambda steps: moments(net(*steps)))
 test_bad_options = refusals(
     [
         ({}, "features=N"),
-        ({"features": 5.5}, "must be an integer >= "),
         ({"features": sp.Symbol("n")}, "integer=True"),
         ({"features": 5, "weights": "gauss"}, "distribution of weights"),
         ({"features": 5, "weights": -2.1}, ">= -2"),
         ({"features": 5, "weights": {"nonlinear_1": 0}}, "no weights"),
         ({"features": 5, "input_fourth": 2}, "must lie in"),
-        ({"features": 5, "output": "zz"}, "unknown output"),
     ],
     lambda options: moments(architectures.vanilla(2, sigma_w=sp.sqrt(2)), **options),
 )

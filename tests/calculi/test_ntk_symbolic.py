@@ -44,7 +44,7 @@ def test_repetition_is_folded_and_activations_without_closed_forms_keep_a_name()
     assert ntk(A.vanilla(3, activation="tanh")).closed_form is None
 
 
-@pytest.mark.parametrize("c", ["0.3", "1", "-1", "0.999999"])
+@pytest.mark.parametrize("c", ["0.3", "-1", "0.999999"])
 def test_balls_contain_the_truth(c: str) -> None:
     ball = ntk(A.vanilla(6, activation="relu", sigma_w=sp.sqrt(2))).ball(sp.Rational(c))
     with mp.workdps(60):

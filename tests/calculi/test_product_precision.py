@@ -54,9 +54,8 @@ def test_measurements(what: str, seen: set[str | None]) -> None:
     assert seen == {"highest"}
 
 
-@pytest.mark.parametrize("activation", ["erf", "tanh"])
-def test_traced_kernels(activation: str) -> None:
-    kernel = kc.learnable_kernel(architectures.vanilla(2, activation))
+def test_traced_kernels() -> None:
+    kernel = kc.learnable_kernel(NETWORK)
     with jax.default_matmul_precision("default"):
         traced = str(jax.make_jaxpr(lambda x: kernel({"sigma_w": 1.5}, x))(jnp.asarray(X)))
     assert (

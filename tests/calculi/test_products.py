@@ -63,17 +63,11 @@ def test_dependent_factors_are_refused_unless_told_otherwise():
 # -- slopes ----------------------------------------------------------------------------------------
 
 
-def stages(*activations: str) -> kc.Network:
-    """A gated residual block per activation."""
-    blocks = (residual(gated(name, Affine()), shortcut_weight=0.9) for name in activations)
-    return chain(Input(), Affine(), *blocks, Affine())
-
-
-@pytest.mark.parametrize("psi", [1.01, 1.3, 2.0])
-def test_residual_weights_for_a_slope_with_gates(psi: float) -> None:
+def test_residual_weights_for_a_slope_with_gates() -> None:
     """Every block has slope 1 - y + y (psi + 1), y the square of the residual weight."""
+    psi, blocks = 1.3, [residual(gated("relu", Affine()), shortcut_weight=0.9)] * 3
     s = kc.shape(
-        stages("relu", "relu", "relu"),
+        chain(Input(), Affine(), *blocks, Affine()),
         method="residual_weights",
         scheme="slope",
         slope=4.0,

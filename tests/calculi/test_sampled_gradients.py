@@ -37,13 +37,9 @@ X = np.random.default_rng(0).standard_normal((2, 6, 9))
 FEW = Sampling(draws=4, chains=3, seed=1)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "causal": {"causal": True},
-    "finite width": {"causal": True, "key_width": 8},
     "scale": {"causal": True, "key_width": 8, "scale": 0.7},
     "sink": {"causal": True, "sink": True},
-    "sigmoid": {"normaliser": "sigmoid"},
     "relu": {"normaliser": "relu"},
-    "scores": {"causal": True, "normaliser": "identity"},
     "scores with ALiBi": {"normaliser": "identity", "alibi": True, "heads": 4},
     "ALiBi": {"causal": True, "alibi": True, "heads": 4},
     "relative": {"relative": (1.2, 8, 4)},
@@ -83,15 +79,13 @@ def blocks(count: int = 2, **options: Any) -> kc.Network:
 # -- the derivatives of weights --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("normaliser", "sink"), [("softmax", False), ("softmax", True), ("sigmoid", False)]
-)
-def test_responses_are_sums_of_products_of_derivatives(normaliser: str, sink: bool) -> None:
-    """R and R' entry by entry, from the matrices of derivatives of every row."""
+@pytest.mark.parametrize("normaliser", ["softmax", "sigmoid"])
+def test_responses_are_sums_of_products_of_derivatives(normaliser: str) -> None:
+    """R and R' entry by entry, from the matrices of derivatives of every row, with a sink."""
     rng, op = np.random.default_rng(1), cast(Any, SimpleNamespace(normaliser=normaliser))
     a = rng.uniform(0.1, 1, (2, 3, 4))
     if normaliser == "softmax":
-        a /= a.sum(axis=-1, keepdims=True) + sink
+        a /= a.sum(axis=-1, keepdims=True) + 1
     roots = rng.standard_normal((3, 4, 5))
     v, w = (part @ part.T for part in roots[:2])
     m = roots[2][:3] @ roots[2][:3].T
@@ -148,11 +142,9 @@ def pooled(last: Any, **options: Any) -> kc.Network:
 ALIKE: dict[str, kc.Network] = {
     "softmax": blocks(),
     "sigmoid": blocks(normaliser="sigmoid"),
-    "relu": blocks(normaliser="relu"),
     "shaped": blocks(identity=0.5, centre=0.4),
     "the mean": pooled(Pool("mean")),
     "flat": pooled(Flatten()),
-    "one token": pooled(TokenMix(((0.0, 0.0, 1.0, 0.0, 0.0),))),
     "a weighted sum": pooled(TokenMix(((2.0, -1.0, 0.5, 0.0, 1.0),))),
 }
 
@@ -193,22 +185,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "an array of tokens already defines",
     ),
     "no tokens": (lambda: gradients(blocks(), sampling=FEW), "pass tokens="),
-    "activations that jump": (
-        lambda: gradients(
-            wired(
-                *list(blocks(1, causal=True).steps())[:-1],
-                ("h", Affine(), "t0"),
-                ("step", Nonlinear("heaviside")),
-            ),
-            tokens=X,
-        ),
-        "jumps",
-    ),
     "too many tokens": (
         lambda: gradients(A.gpt2(48), tokens=2000),
         "memory suffices for .* tokens, but there are 2000",
     ),
-    "the output": (lambda: gradients(blocks(causal=True), tokens=X, output="y"), "'y'"),
 }
 
 

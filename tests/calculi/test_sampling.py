@@ -27,19 +27,16 @@ def test_an_error_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 test_options_that_do_not_fit = refusals(
     [
         ({"draws": 3, "error": 0.1}, "pass only one"),
-        ({"chains": 3, "seconds": 1}, "pass only one"),
-        ({"error": 0}, "error"),
         ({"error": 2}, "error"),
         ({"seconds": -1}, "seconds"),
         ({"chains": 1}, "chains"),
-        ({"seed": -1}, "seed"),
     ],
     lambda options: Sampling(**options),
 )
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"rotary": 100.0}, {"window": 3}, {"alibi": True}, {"relative": (1.5, 6, 4)}]
+    "options", [{"rotary": 100.0}, {"window": 3}, {"alibi": True}, {"relative": (1.5, 6, 4)}]
 )
 def test_the_variance_of_scores_is_that_of_drawn_ones(options: dict[str, Any]) -> None:
     """The mean over rows of the variance about the mean of what a row sees, by formula."""

@@ -27,7 +27,7 @@ from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
 psi = kc.symbols.psi
 QS = (None, Fraction(3, 2))
-SEEDS = range(18)
+SEEDS = range(2, 18, 3)
 
 
 @pytest.mark.parametrize("q", QS)

@@ -15,12 +15,7 @@ from kcalc.network.layers import (
 w = sp.Symbol("w")
 
 
-# -- the papers' networks --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "weight", [w, sp.Rational(3, 5), 0.6, w / (1 + w**2), sp.sqrt(sp.Rational(1, 3))]
-)
+@pytest.mark.parametrize("weight", [w, 0.6, w / (1 + w**2), sp.sqrt(sp.Rational(1, 3))])
 @pytest.mark.parametrize("by_activation", [False, True])
 def test_expansion_agrees_with_sympys(weight, by_activation):
     block = residual(
@@ -38,6 +33,3 @@ def test_expansion_agrees_with_sympys(weight, by_activation):
         float(factored.subs(numbers)), rel=1e-13
     )
     assert found.total_degree() >= 7
-
-
-# -- rules -----------------------------------------------------------------------------------------

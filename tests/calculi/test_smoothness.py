@@ -95,14 +95,10 @@ def test_descent_on_a_quadratic_is_exactly_the_rate() -> None:
         and s.step_size == pytest.approx(0.5)
         and s.pl_constant == pytest.approx(2 * 4.0)
     )
-    for eta in (0.1, 0.25, 0.4):
-        factor = (1 - 4 * eta) ** 2
-        assert s.rate(eta) == pytest.approx(factor)
+    for eta in (0.1, 0.4):
+        assert s.rate(eta) == pytest.approx((1 - 4 * eta) ** 2)
     with refused(r"2/beta"):
         s.rate(0.6)
-
-
-# -- activations -----------------------------------------------------------------------------------
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -116,8 +112,7 @@ def image(*layers: Layer) -> Network:
     return chain(Input(2, (4, 4)), *layers, Flatten(), Affine(1))
 
 
-def biased(channels: int) -> dict[str, np.ndarray]:
-    return {"weight": np.eye(3), "bias": np.ones(channels)}
+BIASED = {"weight": np.eye(3), "bias": np.ones(2)}
 
 
 def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
@@ -133,48 +128,39 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
 
 test_what_is_refused = refusals(
     [
-        (small(), {}, "radius"),
+        (small(), {"radius": None}, "radius"),
         (small(), {"radius": -1}, "radius"),
-        (small(), {"normalisation": "weight"}, "biases=False"),
-        (small(), {"normalisation": "batch", "radius": 1}, "add a BatchNorm layer"),
+        (small(), {"normalisation": "weight", "radius": None}, "biases=False"),
+        (small(), {"normalisation": "batch"}, "add a BatchNorm layer"),
         (small(), {"normalisation": "entry", "radius": 1, "epsilon": 0}, "epsilon"),
         (small(), {"normalisation": "entry", "radius": 1, "scale": "big"}, "scale"),
-        (small(), {"radius": 1, "scale": 0}, "scale"),
         (small(), {"radius": {"nonlinear_1": 1}}, "Nonlinear"),
-        (small(), {"radius": {"nothing": 1}}, "unknown node"),
-        (small(), {"radius": 1, "examples": 0}, "examples"),
-        (small(), {"radius": 1, "X": np.ones((2, 5))}, "shape"),
-        (small(), {"radius": 1, "loss": "hinge"}, "unknown loss"),
-        (small(), {"radius": 1, "targets": np.ones((3, 2))}, "targets"),
-        (small(), {"radius": 1, "level": 0}, "level"),
-        (small(), {"weights": {"affine_1": np.ones((2, 2))}, "radius": 1}, "shape"),
-        (small(), {"weights": {"affine_1": {"kernel": np.ones((3, 3))}}, "radius": 1}, "weight"),
-        (small("sign"), {"radius": 1}, "jumps"),
-        (small(lambda x: x), {"radius": 1}, "only numerically"),
-        (small(sigma_w=sp.Symbol("s", positive=True)), {"radius": 1}, "symbols"),
+        (small(), {"X": np.ones((2, 5))}, "shape"),
+        (small(), {"loss": "hinge"}, "unknown loss"),
+        (small(), {"targets": np.ones((3, 2))}, "targets"),
+        (small(), {"weights": {"affine_1": np.ones((2, 2))}}, "shape"),
+        (small(), {"weights": {"affine_1": {"kernel": np.ones((3, 3))}}}, "weight"),
+        (small("sign"), {}, "jumps"),
         (small("exp"), {"radius": 1e9}, "unbounded"),
-        (kc.architectures.vanilla(2), {"radius": 1}, "features"),
+        (kc.architectures.vanilla(2), {}, "features"),
         (
             chain(Input(3), Affine(2), Opaque("thing", "not understood")),
-            {"radius": 1},
+            {},
             "thing",
         ),
-        (chain(Input(3), Affine(2, kernel=3)), {"radius": 1}, "image_shape"),
-        (chain(Input(3, (4,)), Affine(2)), {"radius": 1}, r"image_shape=\(4,\); bounds require"),
-        (chain(Input(3), Affine(2, standardised=True)), {"radius": 1}, "standardis"),
-        (chain(Input(3), Affine()), {"radius": 1}, "of node 'affine_1' is unknown"),
-        (image(Affine(2, kernel=3, padding="reflect")), {"radius": 1}, "reflect padding"),
-        (image(Affine(2, kernel=5, padding="valid")), {"radius": 1}, "'affine_1'.*not fit"),
-        (image(Pool("mean", 5)), {"radius": 1}, "'pool_1'.*does not fit"),
-        (image(Pool("weighted_mean", 2)), {"radius": 1}, "weighted pooling"),
-        (image(TokenMix(np.eye(16))), {"radius": 1}, "TokenMix"),
-        (chain(Input(3), Pool("mean")), {"radius": 1}, "no locations"),
-        (small(), {"radius": 1, "X": np.ones((0, 3))}, "same number of examples"),
-        (small(), {"radius": 1, "weights": {"affine_1": biased(2)}}, r"expected shape \(3,\)"),
-        (small(bias=False), {"radius": 1, "weights": {"affine_1": biased(3)}}, "bias=False"),
-        (chain(Input(3), Affine(2), Dropout(0.5, True)), {"radius": 1}, "active=False"),
+        (chain(Input(3), Affine(2, kernel=3)), {}, "image_shape"),
+        (chain(Input(3, (4,)), Affine(2)), {}, r"image_shape=\(4,\); bounds require"),
+        (chain(Input(3), Affine(2, standardised=True)), {}, "standardis"),
+        (chain(Input(3), Affine()), {}, "of node 'affine_1' is unknown"),
+        (image(Affine(2, kernel=3, padding="reflect")), {}, "reflect padding"),
+        (image(Affine(2, kernel=5, padding="valid")), {}, "'affine_1'.*not fit"),
+        (image(Pool("weighted_mean", 2)), {}, "weighted pooling"),
+        (image(TokenMix(np.eye(16))), {}, "TokenMix"),
+        (chain(Input(3), Pool("mean")), {}, "no locations"),
+        (small(), {"X": np.ones((0, 3))}, "same number of examples"),
+        (small(), {"weights": {"affine_1": BIASED}}, r"expected shape \(3,\)"),
     ],
-    lambda network, options: smoothness(network, **options),
+    lambda network, options: smoothness(network, **{"radius": 1} | options),
 )
 
 
@@ -227,7 +213,7 @@ def test_logarithms_print_as_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("options", "slope", "most"),
-    [({}, 1.0, 1.0), ({"epsilon": 4.0}, 0.5, 1.0), ({"scale": 3.0}, 3.0, 3.0)],
+    [({}, 1.0, 1.0), ({"epsilon": 4.0, "scale": 3.0}, 1.5, 3.0)],
 )
 def test_one_normalised_weight_by_hand(
     options: dict[str, float], slope: float, most: float

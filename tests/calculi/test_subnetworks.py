@@ -45,13 +45,8 @@ def test_curvature_of_rescaled_resnets():
 # -- subnetworks as objects ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "net",
-    [architectures.resnet_v2(50), architectures.densenet(4)],
-    ids=["resnet", "densenet"],
-)
-def test_subnetworks_go_back_into_any_function(net, untouched_pyplot):
-    for k, piece in enumerate(subnetworks(net)):
+def test_subnetworks_go_back_into_any_function(untouched_pyplot):
+    for k, piece in enumerate(subnetworks(architectures.resnet_v2(50))):
         part = piece.network
         assert slope_polynomial(part).subs(psi, 1) == 1
         assert 0 <= c_map(part)(0.3) <= 1

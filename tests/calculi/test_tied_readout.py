@@ -9,24 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
 from kcalc import Sampling, architectures, ntk, tied_readout
-from kcalc.network.layers import Embedding, Input, LayerNorm, Nonlinear, Sum
+from kcalc.network.layers import Affine, Embedding, GroupNorm, Input, LayerNorm, Nonlinear, Sum
 
 A = architectures
 
 
-def gpt(causal: bool) -> kc.Network:
-    return A.gpt2(2, 192, 6, 64, 8, std=None, hidden=192, causal=causal)
+GPT = A.gpt2(2, 192, 6, 64, 8, std=None, hidden=192)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_own_logit_is_that_of_real_networks(causal: bool):
-    net = gpt(causal)
-    found = tied_readout(net, tokens=6, sampling=Sampling(64, 4) if causal else None)
+def test_the_own_logit_is_that_of_real_networks():
+    net = GPT
+    found = tied_readout(net, tokens=6, sampling=Sampling(64, 4))
     model, rng = kc.to_jax(net, weights="delta_gaussian"), np.random.default_rng(0)
     own, others = [], []
     for key in range(60):
@@ -45,28 +43,22 @@ def test_the_own_logit_is_that_of_real_networks(causal: bool):
     assert found.own / found.spread == pytest.approx(found.cosine * np.sqrt(192), rel=1e-3)
 
 
-def test_what_carries_no_embedding_is_refused():
-    steps = [
-        ("ids", Input()),
-        ("e", Embedding(8, 30)),
-        ("f", Embedding(8, 30), "ids"),
-    ]
-    with refused(r"pass the Embedding .*embedding=.*'e', 'f'"):
-        tied_readout(wired(*steps, ("s", Sum(), "e f")), tokens=3)
-    with refused("Embedding nodes of the network: none"):
-        tied_readout(A.vanilla(1), tokens=3)
-    bent = wired(*steps[:2], ("g", Nonlinear("gelu"), "e"))
-    with refused("'g'.*'e'.*Nonlinear"):
-        tied_readout(bent, tokens=3)
-    ends = ("a", kc.layers.Affine(8), "e"), ("b", kc.layers.Affine(8), "e")
-    with refused("2 outputs"):
-        tied_readout(wired(*steps[:2], *ends), tokens=3)
-    with refused("omit token_cosine="):
-        tied_readout(wired(*steps[:2]), tokens=np.eye(3), token_cosine=0.2)
-    with refused("'n'.*LayerNorm or RMSNorm"):
-        tied_readout(wired(*steps[:2], ("n", kc.layers.GroupNorm(2))), tokens=3)
-    with refused("tokens="):
-        tied_readout(gpt(False), tokens=None)
+IDS = ("ids", Input()), ("e", Embedding(8, 30))
+TWO = *IDS, ("f", Embedding(8, 30), "ids"), ("s", Sum(), "e f")
+ENDS = ("a", Affine(8), "e"), ("b", Affine(8), "e")
+test_what_carries_no_embedding_is_refused = refusals(
+    [
+        (wired(*TWO), {}, r"pass the Embedding .*embedding=.*'e', 'f'"),
+        (A.vanilla(1), {}, "Embedding nodes of the network: none"),
+        (wired(*IDS, ("g", Nonlinear("gelu"))), {}, "'g'.*'e'.*Nonlinear"),
+        (wired(*IDS, *ENDS), {}, "2 outputs"),
+        (wired(*IDS), {"tokens": np.eye(3), "token_cosine": 0.2}, "omit token_cosine="),
+        (wired(*IDS, ("n", GroupNorm(2))), {}, "'n'.*LayerNorm or RMSNorm"),
+        (GPT, {"tokens": None}, "tokens="),
+        (GPT, {"sampling": Sampling(error=0.002)}, "draws="),
+    ],
+    lambda network, options: tied_readout(network, **{"tokens": 3} | options),
+)
 
 
 def test_tangent_kernels_through_tied_readouts_are_refused():
@@ -90,21 +82,8 @@ def test_tangent_kernels_through_tied_readouts_are_refused():
     assert net.layer(found.output) == LayerNorm() and 0.5 < found.cosine < 1
 
 
-@pytest.mark.parametrize("options", [{"error": 0.002}, {"seconds": 5}])
-def test_an_error_that_is_not_stated_cannot_be_asked_for(options: dict[str, float]) -> None:
-    net = architectures.gpt2(blocks=1, features=16, heads=2, vocabulary=20, length=8)
-    with refused("draws="):
-        tied_readout(net, tokens=4, sampling=Sampling(**options))  # pyright: ignore[reportArgumentType]
-
-
 @pytest.mark.parametrize("sampling", [None, Sampling(16, 2)])
 def test_a_sum_of_two_embeddings(sampling: Any):
     """The logit of f against e + f is |f|^2 = 8; other logits have variance 8 (1 + 1)."""
-    net = wired(
-        ("ids", Input()),
-        ("e", Embedding(8, 30)),
-        ("f", Embedding(8, 30), "ids"),
-        ("s", Sum(), "e f"),
-    )
-    found = tied_readout(net, tokens=3, embedding="f", sampling=sampling)
+    found = tied_readout(wired(*TWO), tokens=3, embedding="f", sampling=sampling)
     assert found.own == pytest.approx(8) and found.spread == pytest.approx(4)

@@ -11,9 +11,7 @@ from refusals import refused
 from wiring import attending, wired
 
 import kcalc as kc
-from kcalc.calculi.attention.probes import joint_modes, probed_modes
-from kcalc.calculi.attention.tangent import TokenTangentReading
-from kcalc.network.tokens import read_tokens
+from kcalc.calculi.attention.probes import joint_modes
 
 L = kc.layers
 DRAWN = json.loads((Path(__file__).parents[1] / "oracles" / "token_streams.json").read_text())
@@ -68,23 +66,6 @@ def test_weights_and_equal_tokens() -> None:
     assert found.weights == pytest.approx(parts, rel=1e-12)
     equal, one = kc.gradients(net, tokens=3, token_cosine=1.0), kc.gradients(net, tokens=1)
     assert equal.mean == pytest.approx(one.nodes, rel=1e-12, abs=1e-14)
-
-
-def test_layers_that_act_on_single_tokens() -> None:
-    """Without attention, tokens do not matter."""
-    found, plain = kc.gradients(SHARED, tokens=3, token_cosine=0.2), kc.gradients(SHARED)
-    assert found.nodes == pytest.approx(plain.nodes, rel=1e-12) and found.mean == found.nodes
-    assert found.weights == pytest.approx(plain.weights, rel=1e-12)
-
-
-def test_probes_are_the_backward_pass() -> None:
-    net = kc.architectures.vit(1, image_shape=(32, 32), features=64, heads=4)
-    found = kc.gradients(net, tokens=4, token_cosine=0.3)
-    reading = TokenTangentReading(net, None, False, read_tokens(4, 0.3))
-    q = dict.fromkeys(net.inputs, np.asarray(1.0))
-    modes = probed_modes(reading, q, net.outputs[0], reading.run_sequence(q)[1])
-    assert {n: one for n, (one, _) in modes.items()} == pytest.approx(found.nodes, rel=1e-12)
-    assert {n: mean for n, (_, mean) in modes.items()} == pytest.approx(found.mean, rel=1e-12)
 
 
 def test_profiles_of_streams_over_tokens() -> None:

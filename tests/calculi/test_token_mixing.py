@@ -21,23 +21,12 @@ from kcalc.network.layers import (
     TokenMix,
 )
 
-Array = np.ndarray
-
-
-def dense(h: Array, rng: np.random.Generator) -> Array:
-    """One Affine on channels, the same weights at every location and for both inputs."""
-    return h @ rng.normal(size=(h.shape[-1], 1500)) / np.sqrt(h.shape[-1])
-
-
-# -- TokenMix --------------------------------------------------------------------------------------
-
-
 # -- large batches ---------------------------------------------------------------------------------
 
 
 def test_large_batches():
-    """A batch of 400 examples of pairwise cosine .2, of which two are closer, through two layers
-    with BatchNorm.
+    """A batch of examples of pairwise cosine .2, of which two are closer, through two layers with
+    BatchNorm.
     """
     net = chain(Affine(), BatchNorm(), Nonlinear("relu"), Affine(), BatchNorm(), Affine())
     with pytest.raises(kc.NoRule, match="approximate a large batch with kc"):
@@ -51,24 +40,6 @@ def test_large_batches():
     relu = (np.sqrt(1 - close**2) + (np.pi - np.arccos(close)) * close) / np.pi
     assert C(0.7) == pytest.approx((relu - 1 / np.pi) / (1 - 1 / np.pi), rel=1e-13)
     assert C(0.2) == pytest.approx(0, abs=1e-15) and kc.q_map(filled)(1.7) == pytest.approx(1)
-    rng = np.random.default_rng(9)
-    found = []
-    for _ in range(4):
-        raw = rng.normal(size=(401, 1500))
-        x = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * raw[:-1]
-        # c = .7 with the first
-        x[1] = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * (
-            0.625 * raw[0] + np.sqrt(1 - 0.625**2) * raw[1]
-        )
-        h = dense(x, rng)
-        h = (h - h.mean(0)) / h.std(0)
-        h = dense(np.maximum(h, 0), rng)
-        h = (h - h.mean(0)) / h.std(0)
-        c = h @ h.T / 1500
-        found.append((c[0, 1], c[2:, 2:][np.triu_indices(398, 1)].mean()))
-    mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
-    # a batch of n leaves c = -1 / (n - 1), not 0
-    assert abs(mean[0] - C(0.7)) < 4 * error[0] + 0.005 and abs(mean[1]) < 0.005
 
 
 # -- what was once read wrongly or crashed ---------------------------------------------------------

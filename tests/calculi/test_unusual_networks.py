@@ -19,10 +19,8 @@ from kcalc.fields import NUMPY
 from kcalc.network.layers import (
     Affine,
     BatchNorm,
-    ClassToken,
     Concat,
     Dropout,
-    GroupNorm,
     Identity,
     Input,
     Layer,
@@ -31,7 +29,6 @@ from kcalc.network.layers import (
     PixelShuffle,
     Pool,
     Positions,
-    Product,
     Resize,
     StopGradient,
     Sum,
@@ -53,10 +50,10 @@ def over(*layers: Layer, shape: Any = (4, 4)) -> Any:
     return ntk(chain(Input(4), Affine(4), *layers), spatial="exact", image_shape=shape)
 
 
-def tiny(*steps: Any, sigma_w: float = 1e-6) -> kc.Network:
+def tiny(*steps: Any) -> kc.Network:
     """Feature maps whose variance over channels has no digits in double precision."""
     return wired(
-        ("a", Affine(sigma_w=sigma_w)), *steps, ("n", LayerNorm()), ("o", Affine()), features=3
+        ("a", Affine(sigma_w=1e-6)), *steps, ("n", LayerNorm()), ("o", Affine()), features=3
     )
 
 
@@ -67,7 +64,6 @@ SIGMOIDS = (
     ("s", Sum((0.6, 0.8)), "f g"),
 )
 ATTENDING = wired(("e", Affine(), "x"), ("t", Nonlinear("tanh")), *attending(below="t"), features=4)
-CONSTANT = ("f", Nonlinear("sign")), ("p", Product(), "f f")
 
 test_what_is_refused = refusals(
     [
@@ -80,10 +76,10 @@ test_what_is_refused = refusals(
         (lambda: gradients(chain(Input(3), *BATCHES)), "batch_c = 0.5.*0.31831"),
         (lambda: kc.large_batch(chain(*BATCHES), c=1 - 1e-12), "same direction.*'batchnorm_1'"),
         (lambda: c_map(wired(*JOINED, features=3)), "'s'.*net.subs"),
+        (lambda: wired(*TWO.steps(), ("c", Concat((3, 4)), "a b")), "'c'.*declares 4.*'b'"),
         (lambda: over(Resize(0.1)), "0 locations"),
         (lambda: over(PixelShuffle((2,))), "one factor per axis"),
         (lambda: over(Positions(), shape=(3,)), "'positions_1'.*tokens=128"),
-        (lambda: over(ClassToken(), shape=(3,)), "'classtoken_1'.*tokens=128"),
         (
             lambda: ntk(
                 chain(PixelShuffle(2), Affine(), RELU, Pool("mean"), Affine()),
@@ -103,7 +99,6 @@ test_what_is_refused = refusals(
             "'nonlinear_2'.*intervals",
         ),
         (lambda: kc.node_values(chain(*[Affine(sigma_w=1e100)] * 2), tokens=3), "'affine_2'.*q ="),
-        (lambda: c_map(tiny(*CONSTANT, sigma_w=1)), "0, or less.*remove the norm"),
         (lambda: kc.q_map(ATTENDING, tokens=3, token_cosine=0.2).derivative(2)(0.5), "use order 1"),
         (lambda: c_map(tiny(*SIGMOIDS))(0.5), "too few.*call the map's ball"),
     ],
@@ -123,9 +118,7 @@ def test_balls_have_the_digits_that_doubles_lack() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        (("n", GroupNorm(1)),),
         (("n", Dropout(0.1)),),
-        (("n", BatchNorm(0.2)),),
         (("n", SurrogateGradient("relu", "identity")),),
         (("g", RELU, "b"), ("n", Concat(), "f g")),
     ],
@@ -147,9 +140,8 @@ def test_windows_of_one_location_are_the_identity() -> None:
 
     np.testing.assert_array_equal(matrix(Pool("mean", 1)), matrix())
     # the channel means of an odd activation are 0
-    np.testing.assert_array_equal(matrix(standardised=True), matrix())
+    np.testing.assert_array_equal(matrix(Identity(), standardised=True), matrix())
     assert ntk(chain(Affine(), Pool("mean", 1)))(0.3) == ntk(chain(Affine()))(0.3)
-    np.testing.assert_array_equal(matrix(Identity()), matrix())
 
 
 def test_c_values_of_equal_locations_are_those_of_pairs() -> None:
@@ -239,19 +231,14 @@ def test_kinks_beyond_the_density() -> None:
     assert [far.q_map.derivative(order)(1.0) for order in (1, 2)] == [1, 0]
 
 
+@pytest.mark.slow
 def test_tables_over_locations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pairs of q values have no table if their range is wide; each takes an integral."""
     maps, phi = LocationMaps(NUMPY), activation(sp.tanh(sp.Abs(sp.Symbol("x", real=True))))
-    q, gap = np.exp(np.linspace(-30, 30, TABLED + 1)), np.full(TABLED + 1, 0.5)
+    q, gap = np.exp(np.linspace(0.1, 0.9, TABLED + 1)), np.linspace(0, 2, TABLED + 1)
     monkeypatch.setattr(location_maps, "MOST", TABLED)
     with refused("no accurate table.*LayerNorm"):
-        maps.taylor(phi, gap, q, q[::-1], 1)
-
-
-@pytest.mark.slow
-def test_tables_over_locations_are_accurate() -> None:
-    maps, phi = LocationMaps(NUMPY), activation(sp.tanh(sp.Abs(sp.Symbol("x", real=True))))
-    q, gap = np.exp(np.linspace(0.1, 0.9, TABLED + 1)), np.linspace(0, 2, TABLED + 1)
+        maps.taylor(phi, gap, q**60, q[::-1] ** 60, 1)
     found, few = maps.taylor(phi, gap, q, q[::-1], 1), [1, 7, 300]
     for table, value in zip(found, phi.taylor(gap[few], q[few], q[::-1][few], 1), strict=True):
         np.testing.assert_allclose(table[few], value, rtol=1e-12, atol=1e-13)

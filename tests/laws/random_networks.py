@@ -117,7 +117,6 @@ class Builder:
     recipe: Recipe
     steps: list[tuple[str, Any, tuple[str, ...]]] = field(default_factory=list)
     state: dict[str, Pieces] = field(default_factory=dict)
-    broken: list[str] = field(default_factory=list)
     tokens: int = 0
 
     def token(self) -> str:
@@ -136,12 +135,6 @@ class Builder:
         self.steps.append((name, layer, parents))
         self.state[name] = pieces
         return True
-
-    def _break(self, move: str) -> bool:
-        """Break a hypothesis at the node to come, if the recipe allows it."""
-        if self.recipe.reckless == move:
-            self.broken.append(f"n{len(self.steps)}")
-        return self.recipe.reckless == move
 
     def pick(self, bias_to_new: bool = True) -> str:
         """A node, more often a recent one."""
@@ -179,7 +172,8 @@ class Builder:
 
     def phi(self) -> bool:
         parent = self.pick()
-        if not all(self._activable(p) for p in self.state[parent]) and not self._break("phi"):
+        below = self.state[parent]
+        if self.recipe.reckless != "phi" and not all(map(self._activable, below)):
             return False
         out = tuple(
             replace(
@@ -190,7 +184,7 @@ class Builder:
                 source=self.token() if p.uneven or p.source is None else p.source,
                 uneven=False,
             )
-            for p in self.state[parent]
+            for p in below
         )
         return self.put(Nonlinear(self.rng.choice(list(self.recipe.activations))), (parent,), out)
 
@@ -226,9 +220,8 @@ class Builder:
     def _added(self, row: Sequence[Piece]) -> Piece | None:
         leaves: frozenset[tuple[str, int]] = frozenset().union(*(p.leaves for p in row))
         raw: frozenset[str] = frozenset().union(*(p.raw for p in row))
-        if (len(raw) > 1 or len({leaf for leaf, _ in leaves}) < len(leaves)) and not self._break(
-            "sum"
-        ):
+        shared = len(raw) > 1 or len({leaf for leaf, _ in leaves}) < len(leaves)
+        if shared and self.recipe.reckless != "sum":
             return None
         linear = all(p.gaussian for p in row)
         disjoint = sum(len(p.leaves) for p in row) == len(leaves)

@@ -178,7 +178,7 @@ class _Balanced(HTMLParser):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_result_shows_itself(name: str) -> None:
+def test_a_result_shows_itself_is_plain_data_and_states_its_assumptions(name: str) -> None:
     one = made(name)
     kinds = [getattr(kc, kind) for kind, example in CLASSES.items() if example == name]
     assert all(isinstance(one, kind) for kind in kinds)
@@ -196,18 +196,12 @@ def test_a_result_shows_itself(name: str) -> None:
         long = [line for line in str(one).splitlines() if "\n" not in line]
         assert len(long) < 130, "a long table is cut"
     assert not hasattr(one, "_repr_svg_")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_result_is_plain_data_and_states_its_assumptions(name: str) -> None:
-    one = made(name)
     kind = type(one).__name__
     if kind not in INPUTS:
         json.dumps(one.to_dict(), allow_nan=False)
     if kind not in NO_HYPOTHESES:
         notes = one.assumptions
-        assert isinstance(notes, tuple)
-        assert all(hasattr(note, "text") and hasattr(note, "kind") for note in notes)
+        assert isinstance(notes, tuple) and all(note.text and note.kind for note in notes)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -244,12 +238,6 @@ def test_nothing_public_is_left_out() -> None:
             assert CLASSES.get(name) in RESULTS, (
                 f"give {name} an example in tests/result_examples.py"
             )
-
-
-# -- titles -------------------------------------------------------------------------------
-
-
-# -- the drawing -----------------------------------------------------------------------------------
 
 
 ROOMS = (

@@ -26,13 +26,9 @@ def of_several_sets() -> Any:
 
 RESULTS: dict[str, Callable[[], Any]] = {
     "values": lambda: kc.node_values(PLAIN, 0.5),
-    "fluctuations": lambda: kc.fluctuations(PLAIN),
     "tangent kernels": lambda: kc.ntk(PLAIN).layers,
-    "scalings": lambda: kc.scaling(PLAIN).biases,
-    "constants": lambda: kc.shape(architectures.vanilla(3, "tanh"), zeta=1.5).constants,
     "a report": lambda: claims.verify(claims.all()[0].id, processes=1),
     "constants of several sets": of_several_sets,
-    "transfer": lambda: kc.transfer(architectures.vanilla(3)),
 }
 
 
