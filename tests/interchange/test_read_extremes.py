@@ -1,4 +1,4 @@
-"""max and min of two feature maps, and maxima over groups of channels (maxout)."""
+"""The minimum of two feature maps in a model that is shaped."""
 
 from __future__ import annotations
 

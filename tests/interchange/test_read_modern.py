@@ -130,6 +130,7 @@ def test_what_makes_attention_fixed() -> None:
         "a bias of queries": attention(usual, query=silent(linear(D, D), bias=False)),
         "a bias by head": attention(lambda m, x: usual(m, x, attn_mask=by_head)),
         "same keys, softmax over the queries": attention(over_queries, False, linear(D, D)),
+        "values that the scores multiply": attention(lambda m, x: (m.q(x) @ m.k(x).mT) @ m.v(x)),
     }
     for name, model in opaque.items():
         found = kc.read(model, TOKENS)

@@ -11,6 +11,7 @@ import pytest
 from onnx_graphs import model, node, weights
 
 import kcalc as kc
+from kcalc.interchange.picking import picked
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -119,3 +120,8 @@ def test_tokens_in_onnx(name: str) -> None:
     network = kc.read(proto).network
     (mix,) = network.nodes_of(kc.layers.TokenMix)
     assert np.array_equal(np.array(network.layer(mix).matrix, float), np.eye(TOKENS)[places])
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_places_are_those_of_numpy(axis: int) -> None:
+    assert picked((3, 4, 5), partial(np.take, indices=[2, 0, 2], axis=axis)) == (axis, (2, 0, 2))

@@ -1,6 +1,4 @@
-"""Reading PyTorch: elementwise functions, layers and pooling, in the many ways people
-write them.
-"""
+"""Reading PyTorch: elementwise functions."""
 
 from __future__ import annotations
 

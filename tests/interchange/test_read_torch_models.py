@@ -1,6 +1,4 @@
-"""Reading PyTorch: writes in place, forms of models and examples, what cannot be read, errors, and
-that nothing is changed.
-"""
+"""Reading PyTorch: forms of models and of examples, and errors."""
 
 from __future__ import annotations
 

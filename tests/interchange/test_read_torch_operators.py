@@ -56,7 +56,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     for shape, functions in {
         IMAGE: {
             "moved nothing": lambda m, x: x.movedim(1, 1).tanh(),
-            "padded twice": lambda m, x: F.conv2d(F.pad(F.pad(x, (1,) * 4), (2,) * 4), m.k),
+            "padded twice": lambda m, x: F.conv2d(
+                F.pad(F.pad(x, (1,) * 4), (2,) * 4), m.k, padding="valid"
+            ),
             "all the best": lambda m, x: F.adaptive_max_pool2d(x, 1),
             "adaptive, nothing": lambda m, x: F.adaptive_avg_pool2d(x, (6, 8)).tanh(),
             "adaptive, halves": lambda m, x: F.adaptive_avg_pool2d(x, (3, 4)),
@@ -133,6 +135,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda m, x: F.interpolate(x, scale_factor=2, mode="bicubic"),
                 "nearest and linear",
             ),
+            "cropped": (lambda m, x: F.conv2d(F.pad(x, (-1, 0)), m.k), ""),
             "cropped, then padded": (
                 lambda m, x: F.conv2d(F.pad(F.pad(x, (-1,) * 4), (2,) * 4), m.k),
                 "",
@@ -144,6 +147,10 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             "turned convolution of a padded one": (
                 lambda m, x: F.conv_transpose2d(F.pad(x, (1,) * 4), m.k[:3]),
                 "pad inside the layer",
+            ),
+            "a turned kernel from the input": (
+                lambda m, x: F.conv_transpose2d(x, x[:1].transpose(0, 1)),
+                "computed from the input",
             ),
             "a kernel from the input": (
                 lambda m, x: F.conv2d(x, x[:, :, :3, :3]),
@@ -162,6 +169,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         },
         (3, 6, 8): {
             "one example": (lambda m, x: F.max_pool2d(x, 2), "batch axis first"),
+            "one example convolved": (lambda m, x: F.conv2d(x, m.k), "batch axis first"),
         },
         FLAT: {
             "batches joined": (lambda m, x: torch.cat([x, x]), "along the batch axis"),

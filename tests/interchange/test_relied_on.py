@@ -274,6 +274,7 @@ NEEDS: dict[str, tuple[Any, set[Any]]] = {
     "power": (z * y ** sp.Rational(3, 2), {y}),
     "both of a power": (y**z, {y, z}),
     "power of a number": (2 ** -(y**2), set()),
+    "a polynomial without roots": (sp.log(y**2 - y + 1), set()),
     "inverse sine": (sp.asin(y) + z, {y}),
     "root in a logarithm": (sp.log(sp.sqrt(y) + 1), {y}),
     "bounded": (sp.log(sp.tanh(y) + z), {z}),

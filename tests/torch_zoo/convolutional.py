@@ -24,7 +24,7 @@ from kcalc.network.layers import (  # fmt: skip
 
 from .twin import RELU, Model, Twin, conv, entry
 
-NORM, TANH = BatchNorm(), Nonlinear("tanh")
+NORM = BatchNorm()
 
 
 def plain(inputs: int, out: int, kernel: int = 3, stride: int = 1) -> nn.Module:
@@ -48,8 +48,8 @@ def vgg() -> Any:
             inputs = out
         layers.append(nn.MaxPool2d(2, 2))
         twin.append(Pool("max", 2))
-    head = nn.Flatten(), nn.Linear(256, 32), nn.ReLU(True), nn.Dropout(), nn.Linear(32, 10)
-    twin += [Flatten(), Affine(32), RELU, Dropout(0.5), Affine(10)]
+    head = nn.Flatten(), nn.Linear(256, 32), nn.ReLU(True), nn.Dropout(0.25), nn.Linear(32, 10)
+    twin += [Flatten(), Affine(32), RELU, Dropout(0.25), Affine(10)]
     return nn.Sequential(*layers, *head), ((2, 3, 16, 16),), kc.chain(*twin)
 
 
