@@ -115,8 +115,6 @@ class Written(nn.Module):
                 return module(x)
             case L.Nonlinear() if layer.activation.name in FUNCTIONS:
                 return FUNCTIONS[layer.activation.name](x)
-            case L.GatedUnit():
-                return x * FUNCTIONS[layer.activation.name](inputs[1])
             case L.Sum():
                 weights = map(float, layer.weights or (1,) * len(inputs))
                 return sum(w * x for w, x in zip(weights, inputs, strict=True))
@@ -132,31 +130,12 @@ class Written(nn.Module):
                 return F.dropout(x, float(layer.rate), self.training)
             case L.Flatten():
                 return x.flatten(1)
-            case L.Opaque():
-                return x.sort(dim=-1)[0]
-            case L.Pool():
-                return pooled(layer, x)
             case L.TokenMix():
                 matrix = torch.tensor(layer.array, dtype=x.dtype)
                 if x.ndim == 4:
                     return (x.flatten(2) @ matrix.T).view(x.shape)
                 return torch.einsum("ts,bsc->btc", matrix, x)
-            case L.Attend(identity=0, centre=0, rotary=None, alibi=False, scale="sqrt"):
-                if x.ndim == 3:
-                    heads = (y.unflatten(-1, (layer.heads, -1)).transpose(1, 2) for y in inputs)
-                    found = F.scaled_dot_product_attention(*heads, is_causal=layer.causal)
-                    return found.transpose(1, 2).flatten(2)
         raise Untold
-
-
-def pooled(layer: L.Pool, x: Tensor) -> Tensor:
-    if x.ndim == 2 or layer.kind == "weighted_mean":
-        raise Untold
-    if layer.window is None:
-        return x.mean((2, 3), keepdim=True) if x.ndim == 4 else x.mean(1, keepdim=True)
-    if x.ndim == 3:
-        raise Untold
-    return (F.max_pool2d if layer.kind == "max" else F.avg_pool2d)(x, layer.window)
 
 
 def written(network: kc.Network) -> Written:

@@ -47,7 +47,6 @@ SPOILT = {
     "list": ({}, "notes must be a list"),
     "node": ([{"level": "locations", "text": "t"}], "needs a node"),
     "level": ([{"node": "a", "level": "pooling", "text": "t"}], "unknown level"),
-    "no level": ([{"node": "a", "text": "t"}], "unknown level"),
     "text": ([PLACE], "text and source must be strings"),
     "field": ([PLACE | {"text": "t", "kind": 1}], "unknown field"),
     "half of a surrogate": ([PLACE | {"text": "\ud800"}], "half of a surrogate"),

@@ -31,23 +31,19 @@ def model(function: Callable[[Any], Any]) -> Model:
 EVERYWHERE: dict[str, Callable[[Any], Any]] = {
     "the first example": lambda h: h + h[:1],
     "the number of examples": lambda h: h * h.shape[0],
-    "its root": lambda h: h / len(h) ** 0.5,
     "the mean": lambda h: h - h.mean(0),
-    "the mean of all": lambda h: h - h.mean(),
     "the Gram matrix": lambda h: h @ h.T @ h,
     "examples as locations": lambda h: h + h.reshape(1, -1, N).mean(1),
 }
 MIXING: dict[str, Callable[[Any], Any]] = {
     **EVERYWHERE,
     "a bound": lambda h: h.clamp(-1 / len(h), 1 / len(h)),
-    "a slope": lambda h: F.leaky_relu(h, 0.1 * len(h)),
     "a loop": lambda h: sum([h] * len(h)),
     "ones that are counted": lambda h: h * torch.ones(len(h)).sum(),
     "lengths": lambda h: F.normalize(h, dim=0),
     "a softmax": lambda h: torch.softmax(h, 0),
     "the next example": lambda h: h + h.roll(1, 0),
     "a matrix of ones": lambda h: h + torch.ones(len(h), len(h)) @ h,
-    "the order": lambda h: h + h.flip(0),
     "examples as channels": lambda h: h.T.reshape(h.shape),
     "a norm of all": lambda h: F.layer_norm(h, h.shape),
 }
@@ -86,7 +82,7 @@ def test_mixing_and_counting_examples_is_not_read(name: str) -> None:
 def test_models_that_keep_examples_apart_are_read(name: str) -> None:
     apart = model(APART[name])
     assert not depends_on_others(apart)
-    for example in ((1, 8), np.ones((1, 8), np.float32), (3, 8)):
+    for example in ((1, 8), (3, 8)):
         assert kc.read(apart, example).fidelity.level == "exact"
 
 
@@ -98,7 +94,6 @@ import jax.numpy as jnp  # noqa: E402
 IN_JAX: dict[str, Callable[[Any], Any]] = {
     **EVERYWHERE,
     "a bound": lambda h: jnp.clip(h, -1 / len(h), 1 / len(h)),
-    "a slope": lambda h: jax.nn.leaky_relu(h, 0.1 * len(h)),
     "a loop": lambda h: jax.lax.fori_loop(0, len(h), lambda _, c: 1.1 * c, h),
     "ones that are counted": lambda h: h * jnp.ones(len(h)).sum(),
     "deviations of all": lambda h: h / h.std(),
@@ -116,5 +111,5 @@ def test_mixing_and_counting_in_jax(name: str) -> None:
     p = {"a": random.normal(size=(8, N)) / 3, "b": random.normal(size=(N, 4)) / 4}
     p, x = jax.tree.map(jnp.asarray, (p, random.normal(size=(3, 8))))
     assert not all(np.allclose(model(p, x[part]), model(p, x)[part], atol=1e-6) for part in PARTS)
-    for example in ((1, 8), x[:1], (2, 8)):
+    for example in (x[:1], (2, 8)):
         assert kc.read(model, p, example).network.nodes_of(Opaque)

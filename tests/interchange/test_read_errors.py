@@ -87,9 +87,8 @@ def test_a_walk_that_fails_at_every_call(monkeypatch: pytest.MonkeyPatch, where:
         assert told(reading) or where == "_written"
 
 
-@pytest.mark.parametrize("kind", [KeyError, OSError])
-def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
-    monkeypatch.setattr(builder, "recognised", failing(kind))
+def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "recognised", failing(OSError))
     reading = small()
     assert any("the works" in note.text for note in reading.notes)
 
@@ -114,17 +113,13 @@ INSIDE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", INSIDE)
-@pytest.mark.parametrize("kind", [KeyError, RuntimeError])
-def test_one_part_in_a_rewriting_rule_fails(
-    monkeypatch: pytest.MonkeyPatch, name: str, kind: type[Exception]
-) -> None:
+def test_one_part_in_a_rewriting_rule_fails(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     owner, method = INSIDE[name]
     if name in ("mixing", "parts"):  # where attention is not read
         monkeypatch.setattr(heads._Heads, "refused", lambda self, name: True)
-    monkeypatch.setattr(owner, method, failing(kind))
-    reading = attends()
-    notes = [note for note in reading.notes if "internal error" in note.text]
-    assert notes and all(kind.__name__ in note.text for note in notes)
+    monkeypatch.setattr(owner, method, failing(RuntimeError))
+    notes = [note for note in attends().notes if "internal error" in note.text]
+    assert notes and all("RuntimeError" in note.text for note in notes)
 
 
 def test_a_reading_that_fails_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +144,7 @@ def of_jax() -> Any:
     return kc.read(jax_function, PARAMS, np.ones((2, 8), np.float32), sigmas=False)
 
 
-@pytest.mark.parametrize("kind", [KeyError, kc.KcalcError, OSError])
+@pytest.mark.parametrize("kind", [kc.KcalcError, OSError])
 def test_rules_of_jax_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     monkeypatch.setattr(jax_reader, "function_of", failing(kind))
     check(of_jax(), kind, "tanh")
@@ -169,31 +164,11 @@ def test_the_end_of_a_reading_of_jax_fails(
 # -- ONNX ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [KeyError, ZeroDivisionError])
-def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = node("MatMul", "x u", "a"), node("Softplus", "a", "b"), node("MatMul", "b v", "y")
     proto = one(*nodes, shape=[2, 6], u=weights(6, 6), v=weights(6, 6))
-    monkeypatch.setitem(onnx_rules.RULES, ("", "Softplus"), failing(kind))
-    check(kc.read(proto, sigmas=False), kind, "Softplus")
-
-
-# -- lazy modules ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("layer", [nn.LazyLinear(3), nn.LazyBatchNorm1d(affine=False)])
-def test_lazy_modules_that_never_ran(layer: nn.Module) -> None:
-    with pytest.raises(kc.KcalcError, match=r"^1\.\w+ has no shape yet; run the lazy module once"):
-        kc.read(nn.Sequential(nn.Linear(8, 8), layer), (4, 8))
-
-
-# -- parts of parts of a layer -------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_mixnet_at_64() -> None:
-    timm = pytest.importorskip("timm")
-    reading = kc.read(timm.create_model("mixnet_s").eval(), (2, 3, 64, 64))
-    assert not told(reading) and reading.fidelity.counts["exact"] > 400
+    monkeypatch.setitem(onnx_rules.RULES, ("", "Softplus"), failing(ZeroDivisionError))
+    check(kc.read(proto, sigmas=False), ZeroDivisionError, "Softplus")
 
 
 # -- arrays whose size the data decide -----------------------------------------------------------
@@ -227,17 +202,11 @@ def equinox_builder(width: Any) -> Any:
     return pytest.importorskip("equinox").nn.MLP(8, 3, width, 2, key=jax.random.key(0))
 
 
-def flax_builder(width: Any) -> Any:
-    nnx = pytest.importorskip("flax.nnx")
-    return nnx.Linear(8, width, rngs=nnx.Rngs(0))
-
-
-@pytest.mark.parametrize("build", [torch_builder, careless, nothing, equinox_builder, flax_builder])
-@pytest.mark.parametrize("example", [np.zeros((2, 8), np.float32), (2, 8)])
-def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
+@pytest.mark.parametrize("build", [torch_builder, careless, nothing, equinox_builder])
+def test_builders_are_no_functions_of_arrays(build: Any) -> None:
     name = re.escape(build.__name__)
     with refused(rf"{name} .*call it first.*kc\.read\({name}\(\.\.\.\)") as caught:
-        kc.read(build, example)
+        kc.read(build, (2, 8))
     assert "Tracer" not in str(caught.value)
 
 

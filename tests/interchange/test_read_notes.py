@@ -67,15 +67,9 @@ def test_gains_that_differ_or_vanish_are_noted() -> None:
 # -- dropout ---------------------------------------------------------------------------------------
 
 
-class Always(nn.Dropout):
-    def forward(self, x):
-        return torch.nn.functional.dropout(x, self.p, training=True)
-
-
 DROPOUT = {  # {function of (model, activations): whether it is on in evaluation}
     "by the mode of the module": (lambda m, h: m.drop(h), False),
     "by default": (lambda m, h: torch.nn.functional.dropout(h, 0.5), True),
-    "in a module of its own": (lambda m, h: m.always(h), True),
     "none": (lambda m, h: torch.nn.functional.dropout(h, 0.0), False),
 }
 
@@ -86,7 +80,7 @@ def test_dropout_that_is_on_in_evaluation_is_noted(name: str, training: bool) ->
     torch.manual_seed(0)
     function, on = DROPOUT[name]
     model = between(lambda m, h: function(m, torch.tanh(h)))
-    model.drop, model.always = nn.Dropout(0.5), Always(0.5)
+    model.drop = nn.Dropout(0.5)
     texts, q, _ = found(model.train(training))
     assert [("active in evaluation mode" in text) for text in texts] == [True] * on
     _, _, truth = found(model.eval())
@@ -140,9 +134,7 @@ def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox(always: bool) -> N
         (lambda h: h.amax(-1), "the maximum over channels"),
         (lambda h: h.mean(-1), "averages channels"),
         (lambda h: h.amin(-1), "minimum over axes (1,)"),
-        (lambda h: h.max(-1)[0], "the maximum over channels"),
         (lambda h: h.logsumexp(-1), "logsumexp"),
-        (lambda h: h.prod(-1), "prod"),
         (lambda h: h.var(-1), "a variance"),
         (lambda h: h.norm(dim=-1), "a norm"),
     ],
@@ -155,7 +147,6 @@ def test_operations_over_channels_go_by_their_names(function, name: str) -> None
 
 ONE_NUMBER = {
     "a factor": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t),
-    "an addend": lambda m, x, t: m.b(torch.tanh(m.a(x) + t)),
     "a factor of the input": lambda m, x, t: m.b(torch.tanh(m.a(x * t))),
     "waves beside each other": lambda m, x, t: m.b(
         m.a(x) + torch.cat([torch.sin(t * m.w), torch.cos(t * m.w)], -1)
@@ -177,9 +168,7 @@ def test_one_number_for_every_example_is_not_read(name: str, rank: int) -> None:
         assert not any("first shifts or scales the input" in note.text for note in reading.notes)
 
 
-@pytest.mark.parametrize(
-    ("gain", "bias"), [(2.0, 0.0), (0.5, 1.0), (-1.5, 0.25), (1.0, -0.5), (3.0, 0.0)]
-)
+@pytest.mark.parametrize(("gain", "bias"), [(-1.5, 0.25), (1.0, -0.5)])
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm, lambda width: nn.GroupNorm(8, width)])
 def test_gains_and_biases_of_norms_that_all_channels_share_are_read(
     norm, gain: float, bias: float

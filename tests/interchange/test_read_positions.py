@@ -47,13 +47,13 @@ def around(*modules: Any) -> Any:
     return nn.Sequential(conv(3), nn.ReLU(), *modules, conv())
 
 
-def excited(expand: bool) -> Any:
-    """Squeeze and excitation, by broadcasting or by expand_as."""
+def excited() -> Any:
+    """Squeeze and excitation."""
 
     def run(m: Any, x: Any) -> Any:
         h = F.relu(m.stem(x))
         g = torch.sigmoid(m.gate(F.adaptive_avg_pool2d(h, 1)))
-        return m.out(h * (g.expand_as(h) if expand else g))
+        return m.out(h * g.expand_as(h))
 
     return Model(run, stem=conv(3), gate=conv(k=1), out=conv())
 
@@ -81,8 +81,7 @@ SINGLE = {
     "circular": lambda: nn.Sequential(
         conv(3, padding_mode="circular"), nn.ReLU(), conv(padding_mode="circular")
     ),
-    "excited": lambda: excited(False),
-    "excited, expanded": lambda: excited(True),
+    "excited": excited,
     "reflect": lambda: around(conv(padding_mode="reflect")),
     "replicate": lambda: around(nn.ReplicationPad2d(1), conv(padding=0)),
     "dilation": lambda: around(conv(dilation=2, padding=2)),

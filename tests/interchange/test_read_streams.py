@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stream_models import (  # noqa: E402
-    DEPTH,
     WIDTH,
     AttentionResiduals,
     Several,
@@ -52,21 +51,16 @@ def test_hyper_connections_start_as_one_residual_stream(dynamic: bool) -> None:
     assert any("depend on the input" in a.text for a in net.assumptions) == dynamic
 
 
-def test_tokens() -> None:
-    found = read(Several(vocabulary=50), torch.arange(10).reshape(2, 5))
-    assert kc.q_values(found.network, tokens=5)[f"stream_1_{DEPTH - 1}"] > 1
-
-
 def test_gates_without_a_start_are_not_read() -> None:
     """Queries that are not 0 give weights that differ between inputs."""
-    model = AttentionResiduals(depth=2)
+    model = AttentionResiduals(depth=1)
+    read(model)
     with torch.no_grad():
         model.queries[1].normal_()
     assert kc.read(model, VECTORS).network.nodes_of(L.Opaque)
 
 
-@pytest.mark.parametrize("start", ["mul", "stack"])
-def test_streams_that_start_as_multiples(start: str) -> None:
+def test_streams_that_start_as_multiples() -> None:
     """Streams on axis 1 of (examples, streams, tokens, width), multiples of the input."""
     weights, home = torch.tensor([1.0, 0.5, -0.75]), torch.tensor([0.25, 1.0, 0.5])
 
@@ -80,10 +74,7 @@ def test_streams_that_start_as_multiples(start: str) -> None:
 
         def forward(self, x: Any) -> Any:
             x = self.embed(x)
-            if start == "mul":
-                h = x.unsqueeze(1) * weights.view(1, -1, 1, 1)
-            else:
-                h = torch.stack([x * weight for weight in weights], 1)
+            h = torch.stack([x * weight for weight in weights], 1)
             gate = torch.tanh(self.pre(h)).squeeze(-1) + home[:, None]
             y = self.down(torch.relu(self.up((gate.unsqueeze(-1) * h).sum(1))))
             return (h + y.unsqueeze(1)).sum(1)
@@ -168,32 +159,3 @@ def test_a_sum_over_locations_is_no_stream() -> None:
 def test_streams_that_are_not_read(given: dict[str, Any]) -> None:
     """Weights that depend on the input or the channel, and streams that no sum makes or reads."""
     assert kc.read(mixed(**given), (2, 5, 8)).network.nodes_of(L.Opaque)
-
-
-def test_attention_over_depth_beside_other_stacks() -> None:
-    model = Model(
-        lambda m, ids: m.a(m.e(ids) * torch.stack([ids != 0, ids != 1]).all(0)[..., None]),
-        a=AttentionResiduals(depth=1),
-        e=torch.nn.Embedding(20, WIDTH),
-    )
-    read(model, torch.arange(10).reshape(2, 5))
-
-
-class Gated(torch.nn.Module):
-    """Attention to a sum of feature maps with gates whose channel axis is squeezed away."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.qkv = torch.nn.Linear(WIDTH, 1), torch.nn.Linear(WIDTH, 3 * WIDTH)
-
-    def forward(self, x: Any) -> Any:
-        h = torch.stack([x, x.flip(1)], 1)
-        x = (torch.tanh(self.gate(h)).squeeze(-1).unsqueeze(-1) * h).sum(1)
-        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4)
-        heads = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        return heads.transpose(1, 2).flatten(2)
-
-
-def test_squeezed_gates_before_attention_are_read_in_part() -> None:
-    net = kc.read(Gated(), VECTORS).network
-    assert net.nodes_of(L.Opaque) and net.nodes_of(L.Attend)

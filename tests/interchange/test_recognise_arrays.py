@@ -55,13 +55,6 @@ CASES: dict[str, tuple[list[Any], list[int], list[Any], str, str]] = {
         "",
         "exact",
     ),
-    "an uneven frame": (
-        [node("Conv", "x k", "y", pads=[3, 0, 0, 3])],
-        IMAGE,
-        [L.Input(3, (6, 6)), L.Affine(4, 3, bias=False)],
-        "is read as 'same'",
-        "approximate",
-    ),
 }
 
 

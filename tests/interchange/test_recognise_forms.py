@@ -43,25 +43,26 @@ def opaque(reading: kc.Reading, node: str) -> str:
     return layer.reason
 
 
-def squares(side: int) -> dict[str, Any]:
-    """Windows of an image that do not overlap."""
-    return {"axes": (2, 3), "window": (side, side), "stride": (side, side)}
-
-
-def test_a_part_without_anything_opaque_is_the_network() -> None:
-    tape = Tape(2, 5)
-    reading = tape.read(tape.apply(relu, tape.dense("x", 7)))
-    assert reading.parts == (reading.network,)
+def mixed(tape: Tape, read: str, out: int, axis: int = 1, weight: Any = None) -> str:
+    """A layer along an axis."""
+    shape = list(tape.shapes[read])
+    weight = RNG.standard_normal((out, shape[axis])) if weight is None else weight
+    shape[axis] = out
+    given = {"weight": weight, "parameter": "w", "axis": axis, "out_axis": axis}
+    return tape.add(Linear, "mixed", tuple(shape), (read,), **given)
 
 
 def test_what_changes_nothing_is_no_node() -> None:
+    """And a part without anything opaque is the network."""
     tape = Tape(2, 8, 6, 6)
     z = tape.conv("x", 8)
     shape = tape.shapes[z]
     one = tape.add(Join, "one", shape, (z,), axis=1)
     same = tape.add(Reshape, "same", shape, (one,))
-    window = tape.add(Pooling, "window", shape, (same,), kind="max", **squares(1))
-    assert layers_of(tape.read(window))[2:] == [L.Identity()]
+    places = {"axes": (2, 3), "window": (1, 1), "stride": (1, 1)}
+    window = tape.add(Pooling, "window", shape, (same,), kind="max", **places)
+    reading = tape.read(window)
+    assert layers_of(reading)[2:] == [L.Identity()] and reading.parts == (reading.network,)
 
 
 def test_arrays_are_moved_before_they_are_added() -> None:
@@ -79,13 +80,8 @@ def test_arrays_are_moved_before_they_are_added() -> None:
 def test_weights_along_locations_that_have_no_rule() -> None:
     def told(*sizes: int, out: int, axis: int = 1, first: Any = None) -> str:
         tape = Tape(2 if axis else sizes[0], *sizes, axis=-1)
-        z = tape.dense("x", sizes[-1], "first", first)
-        shape = list(tape.shapes[z])
-        weight = RNG.standard_normal((out, shape[axis]))
-        shape[axis] = out
-        given = {"weight": weight, "parameter": "w", "axis": axis, "out_axis": axis}
-        mixed = tape.add(Linear, "mix", tuple(shape), (z,), **given)
-        return opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
+        node = mixed(tape, tape.dense("x", sizes[-1], "first", first), out, axis)
+        return opaque(tape.read(tape.dense(node, 3, "head")), node)
 
     assert "only if these two numbers are equal" in told(3, 4, 6, out=5)
     assert "too many for kcalc" in told(70, 70, 6, out=70)
@@ -93,13 +89,9 @@ def test_weights_along_locations_that_have_no_rule() -> None:
     shared = "it shares its weights with 'first', which is read as having Gaussian weights"
     assert shared in told(4, 4, out=4, first="w")
     tape = Tape(2, 4, 4, axis=-1)
-    z = tape.dense("x", 4)
-    weight = RNG.standard_normal((4, 4))
-    mixed = tape.add(
-        Linear, "mix", (2, 4, 4), (z,), weight=weight, parameter="w", axis=1, out_axis=1
-    )
-    last = tape.dense(tape.apply(relu, mixed), 4, "last", parameter="w")
-    assert mixed in opaque(tape.read(last), last)
+    node = mixed(tape, tape.dense("x", 4), 4)
+    last = tape.dense(tape.apply(relu, node), 4, "last", parameter="w")
+    assert node in opaque(tape.read(last), last)
 
 
 def test_a_constant_expression_and_a_constant_array_as_feature_maps() -> None:
@@ -177,9 +169,8 @@ def test_biases_that_no_layer_adds() -> None:
         tape.read(end, tape.apply(relu, flat)), end
     )
     tape = Tape(2, 4, 6, axis=-1)
-    given = {"weight": np.eye(4) + 1, "parameter": "w", "axis": 1, "out_axis": 1}
-    mixed = tape.add(Linear, "mixed", (2, 4, 6), (tape.dense("x", 6),), **given)
-    end = tape.apply(lambda a, b: a + b, mixed, tape.held(np.arange(4.0)[:, None], "b"))
+    node = mixed(tape, tape.dense("x", 6), 4, weight=np.eye(4) + 1)
+    end = tape.apply(lambda a, b: a + b, node, tape.held(np.arange(4.0)[:, None], "b"))
     notes = tape.read(tape.dense(end, 3), sigmas=True).notes
     assert any("are left out (root mean square 1.87)" in note.text for note in notes)
 
@@ -210,10 +201,15 @@ LIKE_NOTHING = {
 def test_weights_that_are_no_independent_draws(words: str) -> None:
     weight = LIKE_NOTHING[words]
     tape = Tape(2, weight.shape[1])
-    given = {"weight": weight, "parameter": "w", "axis": 1, "out_axis": 1}
-    layer = tape.add(Linear, "layer", (2, len(weight)), ("x",), **given)
+    layer = mixed(tape, "x", len(weight), weight=weight)
     notes = tape.read(tape.dense(tape.apply(relu, layer), 3), sigmas=True).notes
     assert [words in note.text for note in notes] == [True]
+
+
+def test_layers_without_weights_are_refused() -> None:
+    with refused("features"):
+        tape = Tape(2, 4)
+        tape.read(mixed(tape, "x", 0), sigmas=True)
 
 
 def test_attention_with_constant_queries_and_keys_mixes_tokens() -> None:
@@ -263,19 +259,13 @@ def test_a_reading_without_a_framework_has_no_twin() -> None:
         apply_to(proto, kc.shape(kc.read(proto).network, method="dks"))
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"name": "a", "expr": "x", "kinks": 3}, "kinks must be a list of at most 100 numbers"),
-        ({"name": "a", "expr": "x", "kinks": [0] * 101}, "at most 100 numbers"),
-    ],
-)
-def test_activations_of_a_document(data: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize("kinks", [3, [0] * 101])
+def test_activations_of_a_document(kinks: Any) -> None:
     from kcalc.interchange import network_from_dict, network_to_dict
 
     document = network_to_dict(kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")))
-    document["nodes"][-1]["layer"]["activation"] = data
-    with refused(words):
+    document["nodes"][-1]["layer"]["activation"] = {"name": "a", "expr": "x", "kinks": kinks}
+    with refused("kinks must be a list of at most 100 numbers"):
         network_from_dict(document)
 
 
@@ -309,13 +299,6 @@ def beside(tape: Tape, *reads: str) -> str:
 TWICE = {
     "sum": lambda tape, z: tape.apply(total, z, turned(tape, z)),
     "input": lambda tape, _: tape.apply(total, "x", turned(tape, "x")),
-    "pooled": lambda tape, z: tape.apply(
-        total,
-        *(
-            tape.add(Pooling, "pool", (2, 8, 3, 3), (w,), kind="mean", **squares(2))
-            for w in (z, turned(tape, z))
-        ),
-    ),
     "side by side": lambda tape, z: tape.apply(
         total, beside(tape, z, turned(tape, z)), beside(tape, z, z)
     ),
@@ -334,7 +317,6 @@ APART = {
         total, z, turned(tape, tape.apply(relu, turned(tape, z)))
     ),
     "two layers": lambda tape, z: tape.apply(total, z, turned(tape, tape.conv("x", 8))),
-    "side by side": lambda tape, z: tape.conv(beside(tape, z, turned(tape, z)), 8),
 }
 
 

@@ -72,12 +72,6 @@ def coupling(m: Any, x: Any) -> Any:
     return torch.cat([x[:, :4], x[:, 4:] * torch.exp(scale) + shift], 1), scale.sum(1)
 
 
-@relying("add", "add_2", a=[8, 4], b=[8, 4])
-def beta_density(m: Any, x: Any) -> Any:
-    a, b = F.softplus(m.a(x)) + 1, F.softplus(m.b(x)) + 1
-    return torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
-
-
 @relying("add", "add_2", inputs=(tokens,), q=(8, 8), k=(8, 8), v=(8, 8), o=[8, 3])
 def linear_attention(m: Any, x: Any) -> Any:
     q, k, v = F.elu(m.q(x)) + 1, F.elu(m.k(x)) + 1, m.v(x)
@@ -107,31 +101,9 @@ def poisson_draws(m: Any, x: Any) -> Any:
     return torch.poisson(F.softplus(m.n(x)))
 
 
-@relying("softplus", a=[8, 4], b=[8, 4])
-def quotient(m: Any, x: Any) -> Any:
-    return m.a(x) / F.softplus(m.b(x))
-
-
-@relying("relu", a=[8, 16], o=[16, 3])
-def shares(m: Any, x: Any) -> Any:
-    h = F.relu(m.a(x))
-    return m.o(h / (h.sum(1, keepdim=True) + 1e-6))
-
-
 @relying("relu", a=[8, 16], b=(8, 16), o=[16, 3])
 def root_of_a_mean(m: Any, x: Any) -> Any:
     return m.o(torch.sqrt(F.relu(m.a(x)).mean(1, keepdim=True) + 1e-6) * m.b(x))
-
-
-@relying(
-    "pow",
-    inputs=(lambda: torch.randn(2, 3, 8, 8),),
-    a=lambda: nn.Conv2d(3, 16, 3),
-    b=lambda: nn.Conv2d(16, 16, 3),
-    o=[16, 3],
-)
-def generalised_mean(m: Any, x: Any) -> Any:
-    return m.o(F.relu(m.b(F.relu(m.a(x)))).clamp(min=1e-6).pow(3).mean((2, 3)).pow(1 / 3))
 
 
 @relying("sigmoid", "log", inputs=(lambda: torch.randn(6, 5, 8),), n=[8, 4])
@@ -213,8 +185,6 @@ def test_what_the_model_relies_on_is_left_alone_and_the_rest_is_shaped(name: str
 
 WRITTEN_OUT: dict[str, Any] = {
     "mish": lambda z: z * torch.tanh(torch.log(1 + torch.exp(z))),
-    "swish": lambda z: z / (1 + torch.exp(-z)),
-    "softsign": lambda z: z / (1 + z.abs()),
     "rms": lambda z: z * torch.rsqrt(z.square().mean(1, keepdim=True) + 1e-6),
 }
 
@@ -232,28 +202,22 @@ def test_activations_and_norms_written_out_are_shaped_as_others_are(name: str) -
 # -- outputs ---------------------------------------------------------------------------------------
 
 
-def test_a_mixture_of_densities_keeps_its_weights_and_scales() -> None:
+def test_scales_of_densities_stay_positive() -> None:
     def run(m: Any, x: Any) -> Any:
         h = F.relu(m.n(x))
-        scales = torch.exp(m.s(h)), F.elu(m.r(h)) + 1
-        return torch.softmax(m.p(h), -1), m.m(h), *scales
+        return torch.exp(m.s(h)), F.elu(m.r(h)) + 1
 
-    parts = {name: nn.Linear(24, 3) for name in "pmsr"}
-    model = Model(run, n=mlp(8, 24), **parts)
+    model = Model(run, n=mlp(8, 24), s=nn.Linear(24, 3), r=nn.Linear(24, 3))
     out = kc.shape(kc.read(model, rows())).apply_to(model)(10 * rows())
-    assert all(bool((out[i] >= 0).all()) for i in (0, 2, 3))
-    assert torch.allclose(out[0].sum(1), torch.ones(6))
+    assert all(bool((scale >= 0).all()) for scale in out)
 
 
 # -- hypotheses that fail in one place -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "given"), [("tat", {"tau": 0.3}), ("eoc", {"sigma_b": 0.1})])
-def test_products_end_the_regions_of_methods_without_a_rule_for_them(
-    method: str, given: dict[str, float]
-) -> None:
+def test_products_end_the_regions_of_methods_without_a_rule_for_them() -> None:
     model = Model(lambda m, x: m.o(m.a(x) * m.b(x)), a=mlp(8, 16), b=mlp(8, 16), o=mlp(16, 3))
-    s = kc.shape(kc.read(model, rows()), "tanh", method, **given)
+    s = kc.shape(kc.read(model, rows()), "tanh", "tat", tau=0.3)
     assert isinstance(s, kc.RegionalShaping) and "Product" in s.left_alone["mul"]
     assert {"a.1", "b.3", "o.1"} <= set(s.constants.by_node)
 
@@ -302,21 +266,16 @@ def test_the_same_in_jax() -> None:
 
 y, z = sp.symbols("y z", real=True)
 NEEDS: dict[str, tuple[Any, set[Any]]] = {
-    "softplus": (sp.log(1 + sp.exp(y)), set()),
-    "sigmoid": (1 / (1 + sp.exp(-y)), set()),
     "log of softplus": (sp.log(sp.log(1 + sp.exp(y))), set()),
     "softsign": (y / (1 + sp.Abs(y)), set()),
     "a norm": (z / sp.sqrt(y**2 + z**2 + 1), set()),
-    "quotient": (z / y, {y}),
-    "square": (1 / y**2, {y}),
     "decay": (sp.sqrt(1 - sp.exp(3 * y)), {y}),
-    "sine from cosine": (sp.sqrt(1 - y**2), {y}),
     "guarded": (sp.log(sp.Max(y, sp.Rational(1, 9))), {y}),
     "power": (z * y ** sp.Rational(3, 2), {y}),
     "both of a power": (y**z, {y, z}),
     "power of a number": (2 ** -(y**2), set()),
+    "a polynomial without roots": (sp.log(y**2 - y + 1), set()),
     "inverse sine": (sp.asin(y) + z, {y}),
-    "two symbols": (sp.log(y + z), {y, z}),
     "root in a logarithm": (sp.log(sp.sqrt(y) + 1), {y}),
     "bounded": (sp.log(sp.tanh(y) + z), {z}),
 }

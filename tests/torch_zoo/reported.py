@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy as sp
 import torch
 from torch import nn
 
 import kcalc as kc
-from kcalc.activations import X
 from kcalc.network.layers import (
     Affine,
     Concat,
@@ -19,31 +17,12 @@ from kcalc.network.layers import (
     Nonlinear,
     Opaque,
     Pool,
-    Product,
     Resize,
-    Sum,
 )
 
 from .twin import RELU, Model, Twin, entry
 
 TANH = Nonlinear("tanh")
-
-
-@entry
-def highway() -> Any:
-    def run(m: Any, x: Any) -> Any:
-        x = m.stem(x)
-        gate = torch.sigmoid(m.gate(x))
-        return m.out(gate * torch.relu(m.branch(x)) + (1 - gate) * x)
-
-    t = Twin()
-    x = t.line(t(Input(8)), Affine(8))
-    z = t(Affine(8), x)
-    carry = t(Nonlinear(1 - 1 / (1 + sp.exp(-X))), z)
-    gated = t(Product(), t(Nonlinear("sigmoid"), z), t.line(x, Affine(8), RELU))
-    t(Affine(8), t(Sum(), gated, t(Product(), carry, x)))
-    parts = {name: nn.Linear(8, 8) for name in ("stem", "gate", "branch", "out")}
-    return Model(run, **parts), ((2, 8),), t.network()
 
 
 @entry
@@ -65,20 +44,16 @@ def double(inputs: int, outputs: int) -> nn.Module:
 @entry
 def transposed_unet() -> Any:
     def run(m: Any, x: Any) -> Any:
-        a = m.down1(x)
-        b = m.down2(m.pool(a))
-        z = m.bottom(m.pool(b))
-        z = m.join2(torch.cat([m.up2(z), b], 1))
-        return m.out(m.join1(torch.cat([m.up1(z), a], 1)))
+        a = m.down(x)
+        z = m.up(m.bottom(m.pool(a)))
+        return m.out(m.join(torch.cat([z, a], 1)))
 
-    sizes = {"down1": (3, 8), "down2": (8, 16), "bottom": (16, 32), "join2": (28, 16)}
+    sizes = {"down": (3, 8), "bottom": (8, 16), "join": (18, 8)}
     model = Model(
         run,
         **{name: double(*size) for name, size in sizes.items()},
-        join1=double(18, 8),
         pool=nn.MaxPool2d(2),
-        up2=nn.ConvTranspose2d(32, 12, 2, 2),
-        up1=nn.ConvTranspose2d(16, 10, 2, 2),
+        up=nn.ConvTranspose2d(16, 10, 2, 2),
         out=nn.Conv2d(8, 1, 1),
     )
     t = Twin()
@@ -86,13 +61,9 @@ def transposed_unet() -> Any:
     def twice(start: str, width: int, *first: Any) -> str:
         return t.line(start, *first, Affine(width, 3), RELU, Affine(width, 3), RELU)
 
-    def up(start: str, width: int, skip: str) -> str:
-        return t(Concat(), t.line(start, Resize(2, "zeros", 1), Affine(width, 2)), skip)
-
     a = twice(t(Input(3, (16, 16))), 8)
-    b = twice(a, 16, Pool("max", 2))
-    z = twice(up(twice(b, 32, Pool("max", 2)), 12, b), 16)
-    t(Affine(1), twice(up(z, 10, a), 8))
+    z = t.line(twice(a, 16, Pool("max", 2)), Resize(2, "zeros", 1), Affine(10, 2))
+    t(Affine(1), twice(t(Concat(), z, a), 8))
     return model, ((2, 3, 16, 16),), t.network()
 
 

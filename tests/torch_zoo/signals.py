@@ -1,4 +1,4 @@
-"""Networks for other things than classes of images: segmentation, audio, sequences of tokens."""
+"""Networks for other things than classes of images: audio, numbers."""
 
 from __future__ import annotations
 
@@ -9,41 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import kcalc as kc
-from kcalc.network.layers import (
-    Affine,
-    Attend,
-    Concat,
-    Input,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    Resize,
-    Sum,
-)
+from kcalc.network.layers import Affine, Concat, Input, Nonlinear, Pool
 
-from .twin import RELU, Model, Twin, entry
-
-
-@entry
-def unet() -> Any:
-    def run(m: Any, x: Any) -> Any:
-        a = F.relu(m.down1(x))
-        b = F.relu(m.down2(F.max_pool2d(a, 2)))
-        c = F.relu(m.middle(F.max_pool2d(b, 2)))
-        y = F.relu(m.up2(torch.cat([m.upsample(c), b], 1)))
-        y = F.relu(m.up1(torch.cat([F.interpolate(y, scale_factor=2, mode="nearest"), a], 1)))
-        return m.out(y)
-
-    sizes = {"down1": (3, 8), "down2": (8, 16), "middle": (16, 16), "up2": (32, 8), "up1": (16, 8)}
-    convs = {name: nn.Conv2d(*size, 3, padding=1) for name, size in sizes.items()}
-    model = Model(run, **convs, upsample=nn.Upsample(scale_factor=2), out=nn.Conv2d(8, 2, 1))
-    t = Twin()
-    a = t.line(t(Input(3, (16, 16))), Affine(8, 3), RELU)
-    b = t.line(a, Pool("max", 2), Affine(16, 3), RELU)
-    c = t.line(b, Pool("max", 2), Affine(16, 3), RELU, Resize(2))
-    y = t.line(t(Concat(), c, b), Affine(8, 3), RELU, Resize(2))
-    t.line(t(Concat(), y, a), Affine(8, 3), RELU, Affine(2))
-    return model, ((2, 3, 16, 16),), t.network()
+from .twin import Model, Twin, entry
 
 
 @entry
@@ -64,23 +32,17 @@ def audio_conv1d() -> Any:
 
 
 @entry
-def transformer_block() -> Any:
-    def run(m: Any, x: Any) -> Any:
-        y = m.norm1(x)
-        x = x + m.attn(y, y, y)[0]
-        return x + m.mlp(m.norm2(x))
+def two_inputs_two_outputs() -> Any:
+    """Two inputs in a dictionary, two outputs in another."""
 
-    model = Model(
-        run,
-        norm1=nn.LayerNorm(16),
-        norm2=nn.LayerNorm(16),
-        attn=nn.MultiheadAttention(16, 2, batch_first=True),
-        mlp=nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)),
-    )
+    def run(m: Any, batch: Any) -> Any:
+        h = torch.cat([torch.tanh(m.left(batch["a"])), torch.tanh(m.right(batch["b"]))], -1)
+        return {"mean": m.mean(h), "spread": F.softplus(m.spread(h))}
+
+    sizes = {"left": (6, 16), "right": (9, 16), "mean": (32, 2), "spread": (32, 2)}
+    model = Model(run, **{name: nn.Linear(*size) for name, size in sizes.items()})
     t = Twin()
-    x = t(Input(16, (5,)))
-    y = t(LayerNorm(), x)
-    attended = t(Attend(2, 8), *(t(Affine(16), y) for _ in range(3)))
-    x = t(Sum(), x, t(Affine(16), attended))
-    t(Sum(), x, t.line(x, LayerNorm(), Affine(64), Nonlinear("gelu"), Affine(16)))
-    return model, ((2, 5, 16),), t.network()
+    inputs = t(Input(6)), t(Input(9))
+    h = t(Concat(), *(t.line(x, Affine(16), Nonlinear("tanh")) for x in inputs))
+    ends = t(Affine(2), h), t.line(h, Affine(2), Nonlinear("softplus"))
+    return model, ({"a": torch.randn(3, 6), "b": torch.randn(3, 9)},), t.network(*ends)

@@ -52,6 +52,6 @@ class Twin:
         return kc.Network.from_steps(self.steps, outputs or None)
 
 
-def conv(features: int, kernel: int = 3, *more: Any, **options: Any) -> Affine:
+def conv(features: int, kernel: int = 3, *more: Any) -> Affine:
     """A convolution without biases."""
-    return Affine(features, kernel, *more, bias=False, **options)
+    return Affine(features, kernel, *more, bias=False)
