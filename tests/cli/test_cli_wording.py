@@ -102,7 +102,7 @@ def test_a_model_without_example_inputs_is_asked_for_their_sizes(
 ) -> None:
     text = refused(capsys, "audit models_of_wording:make")
     assert "--input 4,64" in text and "kc." not in text and "tensor" not in text
-    for command in ("read", "maps", "shape", "ntk", "report", "smoothness"):
+    for command in ("read", "ntk", "report"):
         text = refused(capsys, f"{command} models_of_wording:image")
         assert "--input 2,3,32,32" in text and "--ids 2,16" in text
     (given,) = re.findall(r"--input (\S+)", text)
@@ -125,13 +125,14 @@ def test_open_sizes_of_a_file_are_asked_for(
     onnx = pytest.importorskip("onnx")
     from onnx_graphs import model, node, weights
 
-    nodes = [node("Gemm", "x w", "a"), node("Relu", "a", "y")]
-    onnx.save(
-        model(nodes, {"x": ["N", "channels"]}, ["y"], {"w": weights(6, 8)}), tmp_path / "m.onnx"
-    )
+    nodes = [node("Gemm", "x w", "a"), node("Relu", "a", "b"), node("Gemm", "b v", "y")]
+    tensors = {"w": weights(6, 8), "v": weights(8, 3)}
+    onnx.save(model(nodes, {"x": ["N", "channels"]}, ["y"], tensors), tmp_path / "m.onnx")
     text = refused(capsys, "read m.onnx")
     assert "--input 2,32" in text and "shapes=" not in text
-    run(capsys, "read m.onnx --input 1,6")
+    printed = run(capsys, "read m.onnx --input 1,6 --no-sigmas").out
+    assert "onnx, 4 nodes, 4 exact" in printed and "sigma_w" not in printed
+    assert "activations: relu" in run(capsys, "maps m.onnx --input 1,6").out
 
 
 COMMANDS = (
@@ -147,7 +148,6 @@ COMMANDS = (
     "smoothness --normalisation entry",
     "shape",
     "shape --method tat",
-    "shape --method tat --eta 0.999",
     "shape --method eoc --sigma-b 0.3",
     "shape --method normalisation",
     "shape --method nf --standardise no",
@@ -174,7 +174,6 @@ def test_advice_followed_on_the_command_line_helps(
     known = networks("tanh")
     cases = [
         ("BatchNorm", "maps", "--without-normalization --preactivated"),
-        ("BatchNorm", "shape", "--without-normalization --preactivated"),
         ("V1, plain sums", "shape", "--normalise-sums --preactivated"),
         ("V1", "maps", "--assume-independent"),
         ("gate", "shape", "--zeta 3"),
