@@ -5,7 +5,6 @@ Status 1 or 2 and one line, or an answer; never a traceback.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
@@ -15,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from bad_inputs import within
-from command_words import words
+from command_words import arguments, words
 
 import kcalc as kc
-from kcalc.cli import main, parser
+from kcalc.cli import main
 
 GOOD = {
     "maps": "vanilla-3 --activation erf",
@@ -75,17 +74,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def options(command: str) -> list[argparse.Action]:
-    (verbs,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    actions = verbs.choices[command]._actions
-    return [action for action in actions if action.dest != "help" and action.nargs != 0]
-
-
 def spoilt(command: str) -> Iterator[list[str]]:
     """The good call with one argument replaced or added."""
     good = words(GOOD[command])
-    places = [action.dest for action in options(command) if not action.option_strings]
-    for action in options(command):
+    taken = [a for a in arguments(command) if a.dest != "help" and a.nargs != 0]
+    places = [action.dest for action in taken if not action.option_strings]
+    for action in taken:
         for value in VALUES:
             if not action.option_strings:
                 place = places.index(action.dest)

@@ -4,7 +4,6 @@ command has them.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from command_words import run, words
+from command_words import arguments, run, words
 from refusal_networks import networks
 
 import kcalc as kc
-from kcalc.cli import main, parser
+from kcalc.cli import main
 
 MODULE = """
 import jax
@@ -64,14 +63,6 @@ def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     sys.modules.pop("models_of_wording", None)
 
 
-def options(command: str) -> dict[str, argparse.Action]:
-    """{name: option} of a command."""
-    (verbs,) = (
-        action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)
-    )
-    return {action.dest: action for action in verbs.choices[command]._actions}
-
-
 def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
     """The one line of an error, "" where there is none.
 
@@ -82,7 +73,7 @@ def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
     text = capsys.readouterr().err
     if not text:
         return ""
-    known = options(verb)
+    known = {action.dest: action for action in arguments(verb)}
     assert status == 2 and text.count("\n") == 1
     assert "kc.read(" not in text
     assert not [call for call, name in CALLS.items() if call in text and name in known], text
