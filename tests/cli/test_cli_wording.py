@@ -113,7 +113,7 @@ def test_models_of_jax_are_asked_for_by_name_and_sizes(capsys: pytest.CaptureFix
 def test_open_sizes_of_a_file_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    onnx = pytest.importorskip("onnx")
+    import onnx
     from onnx_graphs import model, node, weights
 
     nodes = [node("Gemm", "x w", "a"), node("Relu", "a", "b"), node("Gemm", "b v", "y")]

@@ -9,15 +9,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
+from audit_models import IDS, PAIRS, Decoder, narrow, perceptron
+from modern_zoo import Model
 from refusals import refused
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from audit_models import IDS, PAIRS, Decoder, narrow, perceptron  # noqa: E402
-from modern_zoo import Model  # noqa: E402
-from torch import nn  # noqa: E402
-
-import kcalc as kc  # noqa: E402
+import kcalc as kc
 
 SCHEMA = json.loads((Path(kc.__file__).parent / "lab" / "audit" / "audit-1.json").read_text())
 

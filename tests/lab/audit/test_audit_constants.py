@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from modern_zoo import Model
 from refusals import refused
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from modern_zoo import Model  # noqa: E402
-from torch import nn  # noqa: E402
-
-from kcalc.lab.audit import audit  # noqa: E402
+from kcalc.lab.audit import audit
 
 
 class Gated(nn.Module):

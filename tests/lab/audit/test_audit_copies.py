@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from kcalc import KcalcError  # noqa: E402
-from kcalc.lab.audit import audit  # noqa: E402
+from kcalc import KcalcError
+from kcalc.lab.audit import audit
 
 shared: Any = None
 

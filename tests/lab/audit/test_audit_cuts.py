@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from audit_models import (  # noqa: E402
+import torch
+from audit_models import (
     findings,
     improvised,
     listed,
@@ -21,9 +19,9 @@ from audit_models import (  # noqa: E402
     overwritten,
     separable,
 )
-from modern_zoo import Model  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+from modern_zoo import Model
+from torch import nn
+from torch.nn import functional as F
 
 DATA = (16, 8)
 

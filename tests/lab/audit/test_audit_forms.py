@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from audit_models import Mixture, findings, gain, mlp, narrow, numbered, overwritten, sgd, unwritten
+from modern_zoo import Model
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from audit_models import Mixture, findings, gain, mlp, narrow, numbered, overwritten, sgd, unwritten  # noqa: E402
-from modern_zoo import Model  # noqa: E402
-from torch import nn  # noqa: E402
-
-from kcalc.lab.audit import audit  # noqa: E402
+from kcalc.lab.audit import audit
 
 X, IDS = (16, 8), torch.arange(24).reshape(4, 6)
 WRITERS = tuple(f"blocks.{i}.2.weight" for i in range(4))

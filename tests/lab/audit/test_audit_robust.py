@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+from audit_models import findings
+from modern_zoo import Model
+from torch import nn
+from torch.distributions import Categorical, MixtureSameFamily, Normal
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-
-from audit_models import findings  # noqa: E402
-from modern_zoo import Model  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributions import Categorical, MixtureSameFamily, Normal  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from kcalc import KcalcError  # noqa: E402
-from kcalc.lab.audit import audit  # noqa: E402
+from kcalc import KcalcError
+from kcalc.lab.audit import audit
 
 X = (16, 12)
 

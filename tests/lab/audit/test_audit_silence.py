@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from audit_models import findings, perceptron  # noqa: E402
-from modern_zoo import Model  # noqa: E402
-from torch import nn  # noqa: E402
+import torch
+from audit_models import findings, perceptron
+from modern_zoo import Model
+from torch import nn
 
 
 def cached() -> Any:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from modern_zoo import Model
+from stream_models import DEPTH, Several, Static
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from modern_zoo import Model  # noqa: E402
-from stream_models import DEPTH, Several, Static  # noqa: E402
-from torch import nn  # noqa: E402
-
-import kcalc as kc  # noqa: E402
+import kcalc as kc
 
 VECTORS, TOKENS, ROWS = (2, 5, 32), torch.arange(10).reshape(2, 5), (6, 32)
 VECTORS_16 = (2, 5, 16)

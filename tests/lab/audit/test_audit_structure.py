@@ -6,16 +6,14 @@ import math
 from typing import Any
 
 import pytest
+import torch
+from audit_models import token_mixture
+from modern_zoo import Model
+from torch import nn
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-
-from audit_models import token_mixture  # noqa: E402
-from modern_zoo import Model  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-import kcalc as kc  # noqa: E402
-from kcalc.lab.audit import Audit, audit  # noqa: E402
+import kcalc as kc
+from kcalc.lab.audit import Audit, audit
 
 
 def of(model: nn.Module, *inputs: Any) -> Audit:

@@ -96,13 +96,8 @@ def test_methods_and_targets() -> None:
 # -- what the page must not claim ------------------------------------------------------------------
 
 
-def explored(network: Any) -> dict[str, Any]:
-    """The data of the sliders."""
-    return data_of(kc.report(network))["explorer"]
-
-
 def test_nothing_stands_in_for_activations_without_tables() -> None:
-    found = explored(A.vanilla(3, "sign"))
+    found = data_of(kc.report(A.vanilla(3, "sign")))["explorer"]
     assert found["own"] == "sign" and "jumps" in found["choices"][0]["reason"]
     assert "no table for sign" in found["notes"]["raw"]
 
@@ -118,16 +113,18 @@ def test_outputs_are_named() -> None:
         assert words in found.html
 
 
-def test_plain_sums_have_no_shortcut_weight() -> None:
-    layers = (L.Nonlinear("tanh"), L.Affine())
-    plain, weighted = (
-        kc.chain(
-            L.Input(), L.Affine(), kc.repeat(kc.residual(kc.chain(*layers), *weight), 3), *layers
-        )
-        for weight in ((), (0.8,))
+def test_sums_without_weights_are_counted_and_have_no_shortcut_weight() -> None:
+    ends = (L.Nonlinear("tanh"), L.Affine())
+    branch = kc.chain(*ends)
+    weights, none = (kc.repeat(kc.residual(branch, *weight), 3) for weight in ((0.8,), ()))
+    both, weighted, plain = (
+        kc.report(kc.chain(L.Input(), L.Affine(), *blocks, *ends))
+        for blocks in ((weights, kc.residual(kc.chain(branch, L.Affine()))), (weights,), (none,))
     )
-    assert "only the 'after' column" in explored(plain)["shortcut"]["hint"]
-    assert "column" not in explored(weighted)["shortcut"]["hint"]
+    said = "have no pair of weights, so they do not change"
+    assert f"Before shaping, 1 of 2 sums {said}" in both.html and said not in weighted.html
+    hints = [data_of(page)["explorer"]["shortcut"]["hint"] for page in (weighted, plain)]
+    assert ["only the 'after' column" in hint for hint in hints] == [False, True]
 
 
 def test_products_have_a_page() -> None:
