@@ -63,7 +63,7 @@ def tailed() -> Any:
     return Model(forward, inner=GPT2Blocks(), tail=tail)
 
 
-def translator(wrong: str) -> Any:
+def translator(wrong: str = "") -> Any:
     """Two blocks that encode, and two that read them and decode, drawn by T-Fixup's law."""
 
     def forward(m: Any, ids: Any) -> Any:
@@ -226,9 +226,13 @@ FOUND: dict[str, tuple[Any, Any, dict[str, Any], dict[str, tuple[str, ...]]]] = 
         ), IDS, {}, {},
     ),
     "writers of zeros, but for one": (lambda: reset(Blocks()), IDS, {}, {}),
+    "T-Fixup, two streams": (translator, IDS, {"recipe": "t-fixup"}, {}),
     "T-Fixup, a table": (
         lambda: translator("tokens.weight"), IDS, {"recipe": "t-fixup"},
         {"INIT-RECIPE": ("tokens.weight",)},
+    ),
+    "mup, a table": (
+        lambda: tabled(32), IDS, {"recipe": ("mup", lambda: tabled(8))}, {},
     ),
     "mup, a smaller table": (
         lambda: tabled(32, 0.5), IDS, {"recipe": ("mup", lambda: tabled(8))},
