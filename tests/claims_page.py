@@ -15,7 +15,7 @@ MODULE = "kcalc.claims.what_holds"
 @cache
 def page() -> str:
     """What ``python -m kcalc.claims.what_holds FILE`` writes."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(sys.modules):
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "holds.md"
         sys.modules.pop(MODULE, None)  # else runpy warns of it
         with mock.patch.object(sys, "argv", [MODULE, str(path)]):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
-from kcalc.cli import main
+from kcalc.cli import main, parser
 
 
 def words(text: str) -> list[str]:
     """The words of a command line without spaces in them."""
     return text.split()
+
+
+def arguments(command: str) -> list[Any]:
+    """What the parser knows of the arguments of a command."""
+    (verbs,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return verbs.choices[command]._actions
 
 
 def run(capsys: Any, line: str, status: int = 0) -> Any:

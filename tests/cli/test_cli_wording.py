@@ -4,7 +4,6 @@ command has them.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from command_words import run, words
+from command_words import arguments, run, words
 from refusal_networks import networks
 
 import kcalc as kc
-from kcalc.cli import main, parser
+from kcalc.cli import main
 
 MODULE = """
 import jax
@@ -64,14 +63,6 @@ def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     sys.modules.pop("models_of_wording", None)
 
 
-def options(command: str) -> dict[str, argparse.Action]:
-    """{name: option} of a command."""
-    (verbs,) = (
-        action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)
-    )
-    return {action.dest: action for action in verbs.choices[command]._actions}
-
-
 def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
     """The one line of an error, "" where there is none.
 
@@ -82,7 +73,7 @@ def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
     text = capsys.readouterr().err
     if not text:
         return ""
-    known = options(verb)
+    known = {action.dest: action for action in arguments(verb)}
     assert status == 2 and text.count("\n") == 1
     assert "kc.read(" not in text
     assert not [call for call, name in CALLS.items() if call in text and name in known], text
@@ -102,7 +93,7 @@ def test_a_model_without_example_inputs_is_asked_for_their_sizes(
 ) -> None:
     text = refused(capsys, "audit models_of_wording:make")
     assert "--input 4,64" in text and "kc." not in text and "tensor" not in text
-    for command in ("read", "maps", "shape", "ntk", "report", "smoothness"):
+    for command in ("read", "ntk", "report"):
         text = refused(capsys, f"{command} models_of_wording:image")
         assert "--input 2,3,32,32" in text and "--ids 2,16" in text
     (given,) = re.findall(r"--input (\S+)", text)
@@ -122,16 +113,17 @@ def test_models_of_jax_are_asked_for_by_name_and_sizes(capsys: pytest.CaptureFix
 def test_open_sizes_of_a_file_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    onnx = pytest.importorskip("onnx")
+    import onnx
     from onnx_graphs import model, node, weights
 
-    nodes = [node("Gemm", "x w", "a"), node("Relu", "a", "y")]
-    onnx.save(
-        model(nodes, {"x": ["N", "channels"]}, ["y"], {"w": weights(6, 8)}), tmp_path / "m.onnx"
-    )
+    nodes = [node("Gemm", "x w", "a"), node("Relu", "a", "b"), node("Gemm", "b v", "y")]
+    tensors = {"w": weights(6, 8), "v": weights(8, 3)}
+    onnx.save(model(nodes, {"x": ["N", "channels"]}, ["y"], tensors), tmp_path / "m.onnx")
     text = refused(capsys, "read m.onnx")
     assert "--input 2,32" in text and "shapes=" not in text
-    run(capsys, "read m.onnx --input 1,6")
+    printed = run(capsys, "read m.onnx --input 1,6 --no-sigmas").out
+    assert "onnx, 4 nodes, 4 exact" in printed and "sigma_w" not in printed
+    assert "activations: relu" in run(capsys, "maps m.onnx --input 1,6").out
 
 
 COMMANDS = (
@@ -147,7 +139,6 @@ COMMANDS = (
     "smoothness --normalisation entry",
     "shape",
     "shape --method tat",
-    "shape --method tat --eta 0.999",
     "shape --method eoc --sigma-b 0.3",
     "shape --method normalisation",
     "shape --method nf --standardise no",
@@ -174,7 +165,6 @@ def test_advice_followed_on_the_command_line_helps(
     known = networks("tanh")
     cases = [
         ("BatchNorm", "maps", "--without-normalization --preactivated"),
-        ("BatchNorm", "shape", "--without-normalization --preactivated"),
         ("V1, plain sums", "shape", "--normalise-sums --preactivated"),
         ("V1", "maps", "--assume-independent"),
         ("gate", "shape", "--zeta 3"),

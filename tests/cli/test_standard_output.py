@@ -26,7 +26,6 @@ def test_pages_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
     "command",
     [
         "shape vanilla-3 --activation tanh --export torch --json -",
-        "shape vanilla-3 --activation tanh --export torch -o - --json -",
         "shape vanilla-3 --activation tanh --export torch -o a.py --json a.py",
         "verify --json - --html -",
     ],

@@ -28,10 +28,6 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         widgets.explore(vanilla)
 
 
-def test_kcalc_needs_no_widgets() -> None:
-    assert module.explore is widgets.explore
-
-
 GRID = np.linspace(-0.9, 0.9, 5)
 
 

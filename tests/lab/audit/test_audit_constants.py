@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from modern_zoo import Model
 from refusals import refused
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from kcalc.lab.audit import audit  # noqa: E402
+from kcalc.lab.audit import audit
 
 
 class Gated(nn.Module):
@@ -119,3 +118,20 @@ def test_a_single_entry_that_was_drawn_may_be_drawn_anew(tmp_path: Path) -> None
 
     sigmas = [r.sigma for r in audit(written, (4, 32), predict=False).parameters if r.fan_in]
     assert sigmas == pytest.approx([size, 12**-0.5], rel=1e-6)
+
+
+def test_a_new_backbone_is_one_change(tmp_path: Any) -> None:
+    def wrapped() -> Any:
+        blocks = [m for _ in range(3) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.Tanh())]
+        backbone = nn.Sequential(*blocks, nn.Linear(8, 8))
+        return Model(lambda m, x: m.head(m.backbone(x)), backbone=backbone, head=nn.Linear(8, 12))
+
+    path = tmp_path / "init.lock"
+    audit(lambda: nn.Sequential(nn.Linear(8, 12)), (16, 8), predict=False).lock(path)
+    changes = audit(wrapped, (16, 8), predict=False).changes(path)
+    texts = {change.message for change in changes}
+    assert texts == {
+        "backbone (14 parameters) is new",
+        "head (2 parameters) is new",
+        "0 (2 parameters) was removed",
+    }

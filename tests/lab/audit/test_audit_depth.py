@@ -9,20 +9,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from audit_models import (
     BLOCKS,
     IDS,
     VOCABULARY,
     WIDTH,
     Decoder,
+    findings,
     nothing,
     scaled,
 )
 from torch import nn
 from transformer_models import RMSNorm
-
-from kcalc.lab.audit import audit
 
 FANS = {"qkv": (32, 96), "proj": (32, 32), "mlp.0": (32, 128), "mlp.2": (128, 32)}
 LAST = ("proj", "mlp.2")  # of their branches
@@ -58,10 +56,8 @@ def test_recipes_are_their_formulas(rule: Callable[[str, int], float], wrong: st
     if wrong:  # with a readout of its own
         model.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         nn.init.normal_(model.head.weight, 0.0, sigma("head.weight"))
-    recipe = rule.__name__.replace("_", "-")
-    findings = audit(model, IDS, recipe=recipe, predict=False).findings
-    off = [f.parameters for f in findings if f.code == "INIT-RECIPE"]
-    assert off == ([(wrong,)] if wrong else [])
+    found = findings(model, IDS, recipe=rule.__name__.replace("_", "-"))
+    assert [f.parameters for f in found if f.code == "INIT-RECIPE"] == [(wrong,)] * bool(wrong)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +76,7 @@ def test_laws_by_name_are_those_of_initialisers(draw: Any, law: str) -> None:
         return model
 
     def off(name: str) -> list[str]:
-        found = audit(build, (4, 8), recipe={"2.weight": name}, predict=False).findings
+        found = findings(build, (4, 8), recipe={"2.weight": name})
         return [f.code for f in found if "RECIPE" in f.code]
 
     laws = "xavier", "he", "torch", "zeros"
@@ -93,14 +89,14 @@ def test_a_known_class_with_scaled_blocks_gets_no_recipe_twice() -> None:
 
     factor = math.sqrt(2 * BLOCKS)
     model = GPT2Like(sigma=lambda n: 0.02 / factor if "blocks" in n else 0.02)
-    codes = [f.code for f in audit(model, IDS, predict=False).findings]
+    codes = [f.code for f in findings(model, IDS)]
     assert codes == ["INIT-DEPTH-PLACE"]
 
     normed = GPT2Like()
     for block in normed.blocks:
         block.attention.proj = nn.Sequential(block.attention.proj, RMSNorm(WIDTH))
         block.mlp.append(RMSNorm(WIDTH))
-    assert audit(normed, IDS, predict=False).findings == ()
+    assert findings(normed, IDS) == ()
 
     class Configured(Decoder):
         config = SimpleNamespace(vocab_size=64, max_position_embeddings=16, initializer_range=0.05)
@@ -112,18 +108,15 @@ def test_a_known_class_with_scaled_blocks_gets_no_recipe_twice() -> None:
     def drawn(name: str) -> float:
         return 2.5 * scaled("proj.weight", "mlp.2.weight")(name)
 
-    assert audit(Configured(sigma=drawn), predict=False, recipe="gpt2").findings == ()
+    assert findings(Configured(sigma=drawn), None, recipe="gpt2") == ()
     sigmas = {"qkv": (2 / 128) ** 0.5, "proj": 32**-0.5 / 32**0.25, "mlp": 80**-0.5 / 32**0.25}
     wang = Decoder(sigma=lambda name: next((s for n, s in sigmas.items() if n in name), 0.02))
-    assert not any(
-        "RECIPE" in f.code for f in audit(wang, IDS, recipe="deepnorm", predict=False).findings
-    )
+    assert not any("RECIPE" in f.code for f in findings(wang, IDS, recipe="deepnorm"))
 
 
 def test_a_scale_by_the_block_that_readers_have() -> None:
     def sigma(name: str) -> float:
         return 0.02 * (2 * (int(name[7]) + 1)) ** -0.5 if "mlp.0" in name else 0.02
 
-    torch.manual_seed(0)
-    (finding,) = audit(Decoder(sigma=sigma), IDS, predict=False).findings
+    (finding,) = findings(Decoder(sigma=sigma), IDS)
     assert finding.code == "INIT-DEPTH-PLACE" and "(2(l+1))^-1/2 in block l" in finding.fix

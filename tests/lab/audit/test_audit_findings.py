@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("torch")
-
 from audit_models import PAIRS, Pair
 
 from kcalc.lab.audit import audit

@@ -6,7 +6,6 @@ Tables, programs, escaping, sizes, refusals, files, command line.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import stat
@@ -78,12 +77,11 @@ def two_heads() -> kc.Network:
 def test_methods_and_targets() -> None:
     network = A.vanilla(9, activation="tanh")
     assert "zeta = 1.3" in kc.report(network, method="dks", zeta=1.3).html
-    assert "TAT" in kc.report(network, method="tat", tau=0.2).html
+    shaped = kc.report(network, activation="softplus", method="tat", tau=0.2).html
+    assert "TAT" in shaped and "activation softplus" in shaped
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"method": "magic"}, "unknown shaping method"),
         ({"zeta": 0.5}, "zeta must be > 1"),
-        ({"zeta": math.nan}, "zeta"),
-        ({"method": "tat", "eta": 1.5}, "eta must be"),
         ({"speed": 3}, "unknown target"),
         ({"zeta": True}, "zeta"),
         ({"activation": "nope"}, "unknown activation"),
@@ -98,16 +96,10 @@ def test_methods_and_targets() -> None:
 # -- what the page must not claim ------------------------------------------------------------------
 
 
-def explored(network: Any) -> dict[str, Any]:
-    """The data of the sliders."""
-    return data_of(kc.report(network))["explorer"]
-
-
-@pytest.mark.parametrize("phi", ["sign", "heaviside"])
-def test_nothing_stands_in_for_activations_without_tables(phi: str) -> None:
-    found = explored(A.vanilla(3, phi))
-    assert found["own"] == phi and "jumps" in found["choices"][0]["reason"]
-    assert f"no table for {phi}" in found["notes"]["raw"]
+def test_nothing_stands_in_for_activations_without_tables() -> None:
+    found = data_of(kc.report(A.vanilla(3, "sign")))["explorer"]
+    assert found["own"] == "sign" and "jumps" in found["choices"][0]["reason"]
+    assert "no table for sign" in found["notes"]["raw"]
 
 
 def test_outputs_are_named() -> None:
@@ -121,16 +113,18 @@ def test_outputs_are_named() -> None:
         assert words in found.html
 
 
-def test_plain_sums_have_no_shortcut_weight() -> None:
-    layers = (L.Nonlinear("tanh"), L.Affine())
-    plain, weighted = (
-        kc.chain(
-            L.Input(), L.Affine(), kc.repeat(kc.residual(kc.chain(*layers), *weight), 3), *layers
-        )
-        for weight in ((), (0.8,))
+def test_sums_without_weights_are_counted_and_have_no_shortcut_weight() -> None:
+    ends = (L.Nonlinear("tanh"), L.Affine())
+    branch = kc.chain(*ends)
+    weights, none = (kc.repeat(kc.residual(branch, *weight), 3) for weight in ((0.8,), ()))
+    both, weighted, plain = (
+        kc.report(kc.chain(L.Input(), L.Affine(), *blocks, *ends))
+        for blocks in ((weights, kc.residual(kc.chain(branch, L.Affine()))), (weights,), (none,))
     )
-    assert "only the 'after' column" in explored(plain)["shortcut"]["hint"]
-    assert "column" not in explored(weighted)["shortcut"]["hint"]
+    said = "have no pair of weights, so they do not change"
+    assert f"Before shaping, 1 of 2 sums {said}" in both.html and said not in weighted.html
+    hints = [data_of(page)["explorer"]["shortcut"]["hint"] for page in (weighted, plain)]
+    assert ["only the 'after' column" in hint for hint in hints] == [False, True]
 
 
 def test_products_have_a_page() -> None:
@@ -147,29 +141,11 @@ def test_large_networks_leave_out_finite_widths() -> None:
     assert "concatenations" in kc.report(A.densenet(14, activation="relu")).refused["fluctuations"]
 
 
-@pytest.mark.parametrize("given", [None, 3, "no-such-file.json", [1, 2], object()])
-def test_wrong_objects(given: Any) -> None:
-    with pytest.raises(kc.KcalcError):
-        kc.report(given)
-
-
-@pytest.mark.parametrize("path", ["/no/such/folder/report.html", "", 3, ".", np.array([[1, 2]])])
+@pytest.mark.parametrize("path", ["", ".", np.array([[1, 2]])])
 def test_wrong_paths(path: Any) -> None:
     words = "path|file|folder" if isinstance(path, str) else "example_inputs="
     with refused(words):
         kc.report(A.vanilla(2), path)
-
-
-def test_models_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "net.json"
-    kc.save_json(A.vanilla(3, activation="gelu", features=16), path)
-    found = kc.report(path)
-    assert "How the model was read" in found.html and "gelu" in found.html
-
-
-def test_activation_replaces_all() -> None:
-    found = kc.report(A.vanilla(4), activation="softplus")
-    assert "activation softplus" in found.html
 
 
 def test_command_line(
@@ -182,16 +158,14 @@ def test_command_line(
     assert f"kcalc {line}" in text and "zeta = 1.4" in text
     for options, words in (
         ("vanilla-5 -o no/r.html", "its folder does not exist"),
-        ("vanila-5", "unknown network"),
-        ("vanilla-5 --zeta 0.5", "zeta must be > 1"),
         ("vanilla-5 --zeta 2 --eta .5", "not both"),
-        ("missing.json", "missing.json"),
     ):
         assert words in command_words.refused(capsys, f"report {options}")
     assert os.listdir(tmp_path) == ["r.html"]
     kc.save_json(A.vanilla(2, activation="erf"), "net.json")
     command_words.run(capsys, "report net.json")
-    assert "<h1>net.json</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h1>net.json</h1>" in text and "How the model was read" in text and "erf" in text
 
 
 def test_a_page_of_an_activation_with_a_symbol() -> None:

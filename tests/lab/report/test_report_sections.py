@@ -91,18 +91,6 @@ def test_a_range_of_one_level_needs_one() -> None:
     assert levels_needed(0.3, 0.3) == 1 and levels_needed(0.0, 0.1) >= 8
 
 
-def test_some_sums_without_weights_are_counted() -> None:
-    ends = (L.Nonlinear("tanh"), L.Affine())
-    branch = kc.chain(*ends)
-    blocks = [kc.repeat(kc.residual(branch, 0.8), 3), kc.residual(kc.chain(branch, L.Affine()))]
-    page, weighted = (
-        kc.report(kc.chain(L.Input(), L.Affine(), *some, *ends)).html
-        for some in (blocks, blocks[:1])
-    )
-    assert "Before shaping, 1 of 2 sums have no pair of weights, so they do not change" in page
-    assert "have no pair of weights" not in weighted
-
-
 def test_pages_of_mixers_hold_no_matrices() -> None:
     """24 blocks with token weights of their own, 196 x 196 and there and back over 98.
 
