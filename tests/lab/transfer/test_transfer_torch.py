@@ -299,6 +299,15 @@ CHANGED: dict[str, tuple[str, Any]] = {
         "epsilon 1",
         changed(lambda w: nn.LayerNorm(w, 1e-5 if w == 16 else 1.0), SAME),
     ),
+    "rows with two roles": (
+        r"f.weight.*hidden at node 'f\[0:32\]', readout at node 'f\[32:40\]'.*rows of one matrix",
+        lambda w: made(
+            lambda m, x: m.head(torch.relu((h := m.f(m.stem(x)))[:, :w])) + m.p(h[:, w:]),
+            w,
+            f=Linear(w, w + 8),
+            p=Linear(8, 5),
+        ),
+    ),
     "a factor of the input": (
         "input '.*passes through",
         lambda w: nn.Sequential(
