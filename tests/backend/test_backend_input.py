@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
@@ -43,34 +42,15 @@ def own() -> Any:
 
 def test_keys_of_every_kind_draw_what_the_whole_number_draws() -> None:
     for key in (np.int64(3), jnp.int32(3), jax.random.key(3), jax.random.PRNGKey(3)):
-        drawn = MODEL.init(key, X)
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(jax.tree.leaves(drawn), jax.tree.leaves(MODEL.init(3, X)), strict=True)
-        )
+        assert np.array_equal(MODEL.apply(MODEL.init(key, X), X), MODEL.apply(MODEL.init(3, X), X))
     many = jax.jit(jax.vmap(lambda key: MODEL.init(key, X)))(jax.random.split(jax.random.key(0), 2))
     assert many[next(iter(params()))]["weight"].shape[0] == 2
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        None,
-        True,
-        1.5,
-        np.float64(3),
-        "a",
-        [1, 2],
-        {},
-        2**70,
-        "three keys",
-    ],
-)
-def test_what_is_no_key_is_one_error(key: Any) -> None:
-    if key == "three keys":
-        key = jax.random.split(jax.random.key(0), 3)
-    with refused("the key must"):
-        MODEL.init(key, X)
+def test_what_is_no_key_is_one_error() -> None:
+    for key in (True, 1.5, 2**70, jax.random.wrap_key_data(np.zeros((3, 2), np.uint32))):
+        with refused("the key must"):
+            MODEL.init(key, X)
 
 
 @lru_cache
@@ -95,10 +75,6 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: MODEL.apply(params() | {next(iter(params())): {"weight": 3, "bias": 4}}, X),
         "must be an array of numbers, got int",
     ),
-    "a list": (
-        lambda: MODEL.apply(params() | {next(iter(params())): {"weight": [[1]], "bias": [1]}}, X),
-        "must be an array of numbers, got list",
-    ),
     "an entry": (lambda: MODEL.apply(params() | {next(iter(params())): 3}, X), "got int"),  # pyright: ignore[reportArgumentType]
     "channels": (
         lambda: MODEL.apply(params(), np.ones((3, 5))),
@@ -117,7 +93,6 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         r"same leading \(batch\) axes",
     ),
     "side": (lambda: Geometric(typical=-1), "the side length of a kernel, a number > 0"),
-    "no side": (lambda: Geometric(typical="a"), "the side length of a kernel, a number > 0"),  # pyright: ignore[reportArgumentType]
     "opaque": (
         lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(), L.Opaque("a", "b"))),
         "'opaque_1'",
@@ -126,9 +101,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "integers": (lambda: kc.to_jax(NET, 4, dtype=np.int32), "unknown dtype"),
     "nan": (lambda: kc.lsuv(MODEL, params(), X * np.nan), "nan or inf"),
     "memory": (lambda: kc.empirical_ntk(MODEL, params(), X, memory=-1), "memory must be"),
-    "memory in words": (lambda: kc.empirical_ntk(MODEL, params(), X, memory="a"), "memory must be"),  # pyright: ignore[reportArgumentType]
     "axes": (lambda: kc.normalise_locations(X, batch_axes=-1), "batch_axes"),
-    "axes in words": (lambda: kc.normalise_locations(X, batch_axes="a"), "batch_axes"),  # pyright: ignore[reportArgumentType]
     "nan in x": (
         lambda: kc.normalise_locations(np.where(X[1, 2] == X, np.nan, X)),
         r"x contains nan at \(1, 2\)",
@@ -136,11 +109,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_does_not_fit_is_one_error(name: str) -> None:
-    call, match = CASES[name]
-    with refused(match):
-        call()
+test_what_does_not_fit_is_one_error = refusals(CASES)
 
 
 def test_huge_and_tiny_vectors_are_normalised() -> None:
@@ -178,8 +147,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
         jax.jit(lambda: dropped.init(0))()
 
 
-@pytest.mark.parametrize(
-    ("changes", "match"),
+test_coordinate_checks_that_cannot_be = refusals(
     [
         ({"key": "a"}, "the key must"),
         ({"draws": 2.5}, "draws must be an integer"),
@@ -195,14 +163,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
         ({"widths": "ab"}, "must be a sequence"),
         ({"weights": "zeros"}, "coordinates of node 'affine_1' are 0 at width 8"),
     ],
+    lambda changes: kc.coordinate_check(
+        **({"network": NET, "x": X, "outputs": 3, "widths": (8, 16), "draws": 2} | changes)
+    ),
 )
-def test_coordinate_checks_that_cannot_be(changes: dict[str, Any], match: str) -> None:
-    arguments: dict[str, Any] = {
-        "network": NET,
-        "x": X,
-        "outputs": 3,
-        "widths": (8, 16),
-        "draws": 2,
-    } | changes
-    with refused(match):
-        kc.coordinate_check(**arguments)

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import array_oracle
 import numpy as np
-import pytest
-from refusals import refused
+from refusals import refusals
 
 import kcalc as kc
 
 L = kc.layers
-
-
-def outputs(model: kc.Model, params: Any, x: Any) -> dict[Any, np.ndarray]:
-    """What every Affine emits, by plain NumPy."""
-    nodes = model.plan(x).nodes
-    found = array_oracle.run(
-        model.network, x, model.unstack(params, x), lambda node: nodes[node].numbers[1]
-    )
-    return {node: found[node] for node in model.network.nodes_of(L.Affine)}
 
 
 def test_wli_with_bias_factors_and_dead_channels():
@@ -71,18 +60,13 @@ def rescale(
     return method(model, model.init(0), np.eye(2) if x is None else x, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input(case: str):
-    call, message = REFUSED[case]
-    with refused(message):
-        call()
+test_bad_input = refusals(REFUSED)
 
 
 # -- per-location normalisation --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+test_bad_locations = refusals(
     [
         ((np.ones((2, 3)), "mean"), "unknown variant.*mean_norm"),
         ((np.zeros((2, 3)),), r"vector of x at \(0,\) is zero"),
@@ -90,7 +74,5 @@ def test_bad_input(case: str):
         ((np.ones(3),), "one channel axis"),
         ((np.ones((2, 3)), "constant", -1.0), "value must be a number > 0"),
     ],
+    lambda arguments: kc.normalise_locations(*arguments),
 )
-def test_bad_locations(arguments: Any, message: str):
-    with refused(message):
-        kc.normalise_locations(*arguments)

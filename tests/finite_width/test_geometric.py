@@ -4,12 +4,9 @@ given size.
 
 from __future__ import annotations
 
-import json
-import math
-
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
@@ -25,12 +22,10 @@ LARGE_IMAGE = kc.chain(
 )
 
 
-def test_results_print_and_draw(untouched_pyplot: None) -> None:
+def test_results_draw(untouched_pyplot: None) -> None:
     s = kc.shape(MLP, method="geometric")
-    assert "affine_3" in str(s) and "\n" not in repr(s) and json.dumps(s.to_dict())
     assert len(s.plot().axes[0].get_lines()) >= 2 and any("sigma_w" in edit for edit in s.changes)
     assert kc.shape(A.vanilla(3), method="geometric", features=9).plot() is not None
-    assert s.assumptions and "max nu / min nu" in s.values
 
 
 def test_two_outputs_without_biases() -> None:
@@ -42,25 +37,20 @@ def test_two_outputs_without_biases() -> None:
     assert values == pytest.approx({"max gamma / min gamma": 1, "max nu / min nu": 1})
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
+test_bad_input = refusals(
     [
         (lambda: kc.shape(A.vanilla(3), method="geometric"), "features"),
         (lambda: kc.shape(MLP, "tanh", method="geometric"), "relu, leaky_relu"),
         (lambda: kc.shape(MLP, method="geometric", typical=0), "typical"),
         (lambda: kc.shape(MLP, method="geometric", output_std=-1), "output_std"),
-        (lambda: kc.shape(MLP, method="geometric", output_std=True), "output_std"),
         (lambda: kc.shape(MLP, method="geometric", input_scaling="yes"), "True or False"),
         (lambda: kc.shape(MLP, method="geometric", balance="x"), "gamma"),
         (lambda: kc.shape(LARGE_IMAGE, method="geometric", balance="nu"), "too many locations"),
         (lambda: kc.shape(MLP, method="geometric", input_moment=0), "> 0"),
         (lambda: kc.shape(A.layernorm_resnet(50), method="geometric"), "normalised"),
         (lambda: kc.shape(MLP, method="geometric", zeta=2), "target"),
-    ],
+    ]
 )
-def test_bad_input(make, words: str) -> None:
-    with refused(words):
-        make()
 
 
 # -- on arrays -------------------------------------------------------------------------------------
@@ -76,9 +66,8 @@ def test_the_output_scale_of_one_batch() -> None:
     assert out == pytest.approx(
         np.asarray(model.apply(params, x)) * found.factors["affine_3"], rel=1e-5
     )
-    for std in (0, True, math.inf):
-        with refused("std"):
-            scale_output(model, params, x, std=std)
+    with refused("std"):
+        scale_output(model, params, x, std=0)
     with refused("deviation"):
         scale_output(model, params, np.zeros((4, 20)))
 
@@ -94,11 +83,7 @@ def test_hessian_blocks(untouched_pyplot: None) -> None:
             abs(found.squares[i, i] - found.predicted[i])
             < 4 * found.error[i, i] + 0.2 * found.predicted[i]
         )
-    assert (
-        np.allclose(found.predicted, found.predicted[0])
-        and "affine_2" in str(found)
-        and json.dumps(found.to_dict())
-    )
+    assert np.allclose(found.predicted, found.predicted[0]) and "affine_2" in str(found)
     assert found.plot() is not None and found.histogram() is not None
     with refused("draws"):
         hessian_blocks(net, draws=1)

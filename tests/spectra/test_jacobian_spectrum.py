@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refusals
 from wiring import wired
 
 import kcalc as kc
@@ -38,16 +39,7 @@ def critical(name: str, q: float, depth: int) -> tuple[Network, float]:
 
 def joint(depth: int) -> Network:
     """x -> x + W relu(x): the slopes of all layers are of one coordinate."""
-    steps: list[Any] = [("x", L.Input())]
-    last = "x"
-    for k in range(depth):
-        steps += [
-            (f"p{k}", L.Nonlinear("relu"), last),
-            (f"w{k}", L.Affine(sigma_w=HE), f"p{k}"),
-            (f"s{k}", L.Sum(), f"{last} w{k}"),
-        ]
-        last = f"s{k}"
-    return wired(*steps)
+    return kc.chain(L.Input(), *depth * [kc.residual(kc.chain(N("relu"), A(sigma_w=HE)))])
 
 
 def test_density_far_below_the_mean() -> None:
@@ -198,12 +190,11 @@ def test_atoms_of_dropout_and_sums() -> None:
     assert law.smallest() == 0 and law._law.zero_mass == pytest.approx(1 / 3)
 
 
-def test_drawn_networks_of_every_operation() -> None:
-    draws(L.LayerNorm(), "gaussian")
-    draws(L.RMSNorm(), {"a": "orthogonal", "w": "orthogonal"})
-
-
-def draws(norm: Any, weights: Any) -> None:
+@pytest.mark.parametrize(
+    ("norm", "weights"),
+    [(L.LayerNorm(), "gaussian"), (L.RMSNorm(), {"a": "orthogonal", "w": "orthogonal"})],
+)
+def test_drawn_networks_of_every_operation(norm: Any, weights: Any) -> None:
     net = wired(
         ("a", A(60, sigma_b=0.3, sigma_w=1.2), "x"), ("n", norm), ("p", N("gelu")),
         ("b", A(30, standardised=True), "x"), ("c", A(30), "x"), ("j", L.Concat(), "b c"),
@@ -232,12 +223,7 @@ def test_kinks_of_a_curved_argument() -> None:
 
 
 def test_unbounded_slopes_have_moments() -> None:
-    gate = wired(
-        ("x", L.Input()),
-        ("v", L.Affine(), "x"),
-        ("g", L.Affine(), "x"),
-        ("o", L.Product(), "v g"),
-    )
+    gate = wired(("v", A(), "x"), ("g", A(), "x"), ("o", L.Product(), "v g"))
     law = kc.jacobian_spectrum(gate)
     assert law.largest() == math.inf
     # J = D_g V + D_v G: J^T J = sum of two free Wishart-like parts, E s^2 = 2 q
@@ -287,11 +273,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_errors_name_the_node(case: str) -> None:
-    network, arguments, match = REFUSED[case]
-    with pytest.raises(KcalcError, match=match):
-        kc.jacobian_spectrum(network, **arguments)
+test_errors_name_the_node = refusals(
+    REFUSED, lambda network, arguments: kc.jacobian_spectrum(network, **arguments)
+)
 
 
 def test_bad_questions() -> None:

@@ -14,15 +14,15 @@ L = kc.layers
 RNG = np.random.default_rng(7)
 
 
-def two_layers(parameterization: str, outputs: int = 3) -> tuple[kc.Model, Any, np.ndarray]:
-    """tanh network 5 -> 7 -> outputs in double precision, its parameters, and four inputs."""
+def two_layers() -> tuple[kc.Model, Any, np.ndarray]:
+    """tanh network 5 -> 7 -> 3 in double precision, its parameters, and four inputs."""
     net = kc.chain(
         L.Input(),
         L.Affine(7, sigma_w=1.5, sigma_b=0.4),
         L.Nonlinear("tanh"),
-        L.Affine(outputs, sigma_w=0.8, sigma_b=0.2),
+        L.Affine(3, sigma_w=0.8, sigma_b=0.2),
     )
-    model = kc.to_jax(net, parameterization=parameterization, weights="gaussian", dtype="float64")
+    model = kc.to_jax(net, parameterization="ntk", weights="gaussian", dtype="float64")
     x = RNG.standard_normal((4, 5))
     return model, model.init(1, x), x
 
@@ -30,7 +30,7 @@ def two_layers(parameterization: str, outputs: int = 3) -> tuple[kc.Model, Any, 
 @pytest.mark.parametrize("memory", [1, 2 * 8 * 66 * 5])
 def test_blocks_do_not_change_it(memory: int):
     """One entry of one input at a time, and blocks in between; halves mirrored."""
-    model, params, x = two_layers("ntk")
+    model, params, x = two_layers()
     whole = kc.empirical_ntk(model, params, x, x, outputs="full")
     assert np.allclose(
         kc.empirical_ntk(model, params, x, outputs="full", memory=memory), whole, rtol=1e-12
@@ -57,7 +57,7 @@ def test_rolled_blocks_are_the_same_layer_by_layer():
 
 
 def test_bad_input():
-    model, params, x = two_layers("ntk")
+    model, params, x = two_layers()
     for arguments, message in (
         ({"outputs": "all"}, "unknown arrangement of the outputs"),
         ({"output": "affine_9"}, "unknown output"),

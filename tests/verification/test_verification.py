@@ -5,7 +5,6 @@ Laws of small samples that are known, wrong models found out, and the figures of
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -71,14 +70,10 @@ def test_powers_of_the_width(check: Any):
         assert check.fluctuation(quantity).exponent == pytest.approx(-0.5, abs=0.12)
     mean = check.bias("c")
     assert mean.exponent is None or mean.exponent == pytest.approx(-1, abs=4 * mean.error + 0.3)
-    assert check.deviations[0] == check.worst
-    assert not check.deviating(slack=0.1) and len(check.deviating(errors=0)) == len(
-        check.deviations
-    )
-    tangent = check.tangent
-    assert tangent.fluctuation.exponent == pytest.approx(-0.5, abs=0.15)
-    assert np.all(np.abs(tangent.total(96).mean / tangent.total(96).expected - 1) < 0.15)
-    layers = tangent.layers(96)
+    assert check.deviations[0] == check.worst and not check.deviating(slack=0.1)
+    assert len(check.deviating(errors=0)) == len(check.deviations)
+    assert check.tangent.fluctuation.exponent == pytest.approx(-0.5, abs=0.15)
+    layers = check.tangent.layers(96)
     assert layers.mean.shape == (4, 3, 2)
     assert np.all(np.abs(layers.mean - layers.expected) < 5 * layers.error + 0.15 * layers.expected)
 
@@ -92,19 +87,15 @@ def test_singular_values(untouched_pyplot: None):
     one = layer_jacobians(
         kc.to_jax(linear, 24), nodes=["affine_3", "affine_4"], start="affine_2", draws=2
     )
-    assert (
-        all(s.shape == (2, 24) and np.allclose(s, 1, atol=1e-5) for s in one.values.values())
-        and not one.expected
-    )
-    assert one.plot().get_lines() and "affine_4" in str(one)
+    assert all(s.shape == (2, 24) and np.allclose(s, 1, atol=1e-5) for s in one.values.values())
+    assert not one.expected and one.plot().get_lines() and "affine_4" in str(one)
     wide = layer_jacobians(
         kc.to_jax(kc.chain(L.Input(), L.Affine()), {"input": 400, None: 400}, weights="gaussian")
     )
     (s,) = wide.values.values()
     assert s.max() == pytest.approx(2, abs=0.15) and s.min() < 0.05
-    assert wide.mean_square["affine_1"][0] == pytest.approx(1, abs=0.02) and wide.expected[
-        "affine_1"
-    ] == pytest.approx(1)
+    assert wide.mean_square["affine_1"][0] == pytest.approx(1, abs=0.02)
+    assert wide.expected["affine_1"] == pytest.approx(1)
     steep = kc.chain(L.Input(), L.Affine(sigma_w=1e30), L.Affine(sigma_w=1e30))
     with refused("'affine_2': its Jacobian overflows"):
         layer_jacobians(kc.to_jax(steep, 8))
@@ -139,19 +130,18 @@ def test_images_with_pooling_and_residuals():
 
 
 def test_two_q_values_and_two_inputs():
-    model = kc.to_jax(
-        wired(
-            ("x", L.Input(32)),
-            ("y", L.Input(48)),
-            ("a", L.Affine(64), "x"),
-            ("b", L.Affine(64, sigma_b=0.5), "y"),
-            ("s", L.Sum((0.6, 0.8)), "a b"),
-            ("t", L.Nonlinear("tanh"), "s"),
-        )
+    net = wired(
+        ("x", L.Input(32)),
+        ("y", L.Input(48)),
+        ("a", L.Affine(64), "x"),
+        ("b", L.Affine(64, sigma_b=0.5), "y"),
+        ("s", L.Sum((0.6, 0.8)), "a b"),
+        ("t", L.Nonlinear("tanh")),
     )
     found = kc.verify_kernels(
-        model, c={"x": 0.9, "y": -0.5}, q1=0.5, q2={"x": 2.0, "y": 0.5}, draws=60, gradients=False
-    )
+        kc.to_jax(net), c={"x": 0.9, "y": -0.5}, q1=0.5, q2={"x": 2.0, "y": 0.5}, draws=60,
+        gradients=False,
+    )  # fmt: skip
     assert found.quantities == ("q1", "q2", "c") and found.passed, found
     s = found.statistic("q2")
     assert s.expected[list(found.nodes).index("a"), 0] == pytest.approx(2.0)
@@ -167,17 +157,6 @@ def test_wrong_models_are_refused_and_found_out():
     assert not found.passed and found.worst.quantity == "q"
     with refused("mup parameterization"):
         kc.verify_kernels(kc.to_jax(net, {"input": 32}, parameterization="mup"), draws=20)
-    reused = wired(
-        ("x", L.Input(8)),
-        ("a", L.Affine(8), "x"),
-        ("r", L.Nonlinear("relu"), "a"),
-        ("b", L.Affine(8), "r"),
-        ("u", L.Nonlinear("relu"), "b"),
-        ("s", L.Sum(), "r u"),
-        ("t", L.Nonlinear("tanh"), "s"),
-    )
-    with pytest.raises(kc.FreshnessError, match="'t'"):
-        kc.verify_kernels(kc.to_jax(reused), draws=20)
     normed = kc.chain(L.Input(8), L.Affine(8), L.BatchNorm())
     with pytest.raises(kc.NoRule, match="BatchNorm"):
         kc.verify_kernels(kc.to_jax(normed), draws=20)
@@ -191,7 +170,6 @@ def test_bad_input():
         (open_, {"pairs": 0}, "pairs must be"),
         (open_, {"c": 1.5}, "cosine"),
         (open_, {"q": 0}, "q is a mean square"),
-        (open_, {"c": [[0.1]]}, "1-d arrays of equal length"),
         (open_, {"c": (0.1, 0.2), "q": (1, 2, 3)}, "1-d arrays of equal length"),
         (open_, {"widths": (8, 8)}, "different positive"),
         (open_, {"widths": 8}, "widths must be a sequence"),
@@ -231,9 +209,8 @@ def test_estimators_on_made_up_numbers():
 
 
 def test_results_show_themselves(check: Any, untouched_pyplot: None):
-    assert "\n" not in repr(check) and "power" in str(check) and "<table>" in check._repr_html_()
-    assert "affine_1" in str(check.rows) and "<tr>" in check.rows._repr_html_()
-    plain = json.loads(json.dumps(check.to_dict()))
+    assert "power" in str(check) and "affine_1" in str(check.rows)
+    plain = check.to_dict()
     assert plain["powers"]["c"]["fluctuation"]["exponent"] < 0 and len(plain["values"]["c"]) == 2
     assert len(check.plot().axes) == 3
     errors = check.statistic("c").error[check.judged()]

@@ -15,7 +15,7 @@ from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, gaussian_process, kernel_regression, ntk, repeat
+from kcalc import gaussian_process, kernel_regression, ntk
 from kcalc.lab.regression import TrainingCurve
 
 condition_number, spectrum = kc.spectrum.condition_number, kc.spectrum.spectrum
@@ -79,9 +79,6 @@ def test_singular_kernels_report_the_smallest_eigenvalue() -> None:
         kernel_regression(held(INDEFINITE), X[:2], Y[:2])
     with refused(r"0\.5.*.*smallest.*-5\.000e-01.*noise.*1\.5"):
         gaussian_process(held(INDEFINITE), X[:2], Y[:2], noise=0.5)
-    collapsed = ntk(repeat(chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100))
-    with refused("smallest eigenvalue"):
-        kernel_regression(collapsed.nngp, X / np.linalg.norm(X, axis=1)[:, None] * 2, Y)
     with jax.enable_x64(True), refused(r"smallest eigenvalue is -1\.000e\+00"):
         kernel_regression(held(jnp.array(INDEFINITE)), jnp.asarray(X[:2]), Y[:2])
 
@@ -95,9 +92,7 @@ test_bad_input = refusals(
         ({"y": np.ones(30) * 1j}, "y must be a real number or an array"),
         ({"kernel": kc.c_map(A.vanilla(1))}, "C map is not a kernel"),
         ({"y": np.ones(29)}, r"shape \(30,\).*one row per input, got shape \(29,\)"),
-        ({"y": np.ones((30, 2, 2))}, "one row per input"),
         ({"y": np.full(30, np.nan)}, r"y must be finite.*nan"),
-        ({"y": ["a"] * 30}, "real numbers"),
         ({"ridge": -1.0}, "ridge must be >= 0, because it is added to the diagonal"),
         ({"ridge": np.nan}, "ridge must be finite"),
         ({"ridge": [1, 2]}, "single number"),
@@ -114,13 +109,11 @@ def test_bad_new_inputs() -> None:
     fit = gaussian_process(rbf, X, Y, noise=0.1)
     with refused("30 columns"):
         fit.predict_from(np.ones((2, 29)))
-    with refused("nan"):
-        fit.predict(np.full((1, 4), np.nan))
     with refused("must be an integer >= "):
         fit.sample(NEW, 0)
-    several = ntk(chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
-    with refused("nan"):
-        several.condition_number(np.array([[1.0, np.nan]]))
+    for ask in (fit.predict, ntk(A.vanilla(1)).condition_number):
+        with refused("nan"):
+            ask(np.full((1, 4), np.nan))
 
 
 def test_kernels_of_several_outputs_are_refused_by_name() -> None:
@@ -207,7 +200,6 @@ def test_condition_number_of_a_network() -> None:
     """Of two inputs at c: (K(1) + K(c)) / (K(1) - K(c))."""
     K = ntk(A.vanilla(3, "relu", sigma_w=2**0.5))
     pair = np.array([[1.0, 0.0], [0.6, 0.8]]) * np.sqrt(2)
-    for kernel in (K, K.nngp):
-        truth = (kernel(1.0) + kernel(0.6)) / (kernel(1.0) - kernel(0.6))
-        assert kernel.condition_number(pair) == pytest.approx(truth, rel=1e-12)
+    truth = (K(1.0) + K(0.6)) / (K(1.0) - K(0.6))
+    assert K.condition_number(pair) == pytest.approx(truth, rel=1e-12)
     assert K.condition_number(np.concatenate([pair, pair[:1]])) == np.inf

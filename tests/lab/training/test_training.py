@@ -17,7 +17,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import KcalcError, architectures, chain, to_jax, training
+from kcalc import architectures, chain, to_jax, training
 from kcalc.lab.training import Diverged, Settings
 from kcalc.lab.training.kfac import failure
 
@@ -41,6 +41,21 @@ def linear() -> kc.Model:
 # -- the parts -------------------------------------------------------------------------------------
 
 
+def weights(params: Any) -> list[np.ndarray]:
+    """Weight and bias of the linear model."""
+    (own,) = params.values()
+    return [np.asarray(own[leaf], float) for leaf in ("weight", "bias")]
+
+
+def slopes(w: np.ndarray, b: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+    """The gradient of the mean loss of a linear softmax classifier, by hand."""
+    x, y = SPLIT.x[rows].astype(float), np.eye(10)[SPLIT.y[rows]]
+    z = x @ w + b
+    p = np.exp(z - z.max(axis=1, keepdims=True))
+    slope = (p / p.sum(axis=1, keepdims=True) - y) / len(rows)
+    return [x.T @ slope, slope.sum(axis=0)]
+
+
 def batches(size: int, count: int) -> list[np.ndarray]:
     """The rows of the first batches: every pass has an order of its own, from (seed, pass)."""
     per_pass, rows = len(SPLIT.train) // size, []
@@ -50,35 +65,27 @@ def batches(size: int, count: int) -> list[np.ndarray]:
     return rows[:count]
 
 
-@pytest.mark.parametrize(("name", "first"), [("sgd", 1.0), ("nesterov", 1.9)])
-def test_gradient_descent_is_the_recursion_written_out(name: str, first: float) -> None:
-    """v <- m v + g, w <- w - rate v (Nesterov: rate (g + m v)), the gradient of a linear softmax
-    classifier by hand. There are two batches to a pass over the examples, in a new order.
+@pytest.mark.parametrize("name", ["sgd", "nesterov"])
+def test_gradient_descent_is_the_recursion_written_out(name: str) -> None:
+    """v <- m v + g, w <- w - rate v (Nesterov: rate (g + m v)).
+
+    There are two batches to a pass over the examples, in a new order.
     """
     model, size = linear(), 600
     settings = Settings(
         name, learning_rate=0.05, steps=7, batch_size=size, schedule="linear", evaluate_every=7
     )
     run = training.fit(model, SPLIT, settings)
-    own = model.init(0, SPLIT.x[:1])
-    (entry,) = own
-    w, b = (np.asarray(own[entry][leaf], float) for leaf in ("weight", "bias"))
+    w, b = weights(model.init(0, SPLIT.x[:1]))
     v = [np.zeros_like(w), np.zeros_like(b)]
     for t, rows in enumerate(batches(size, 7)):
-        x, y = SPLIT.x[rows].astype(float), np.eye(10)[SPLIT.y[rows]]
-        z = x @ w + b
-        p = np.exp(z - z.max(axis=1, keepdims=True))
-        slope = (p / p.sum(axis=1, keepdims=True) - y) / size
-        gradients = [x.T @ slope, slope.sum(axis=0)]
+        gradients = slopes(w, b, rows)
         v = [0.9 * old + g for old, g in zip(v, gradients, strict=True)]
         ahead = [g + 0.9 * new for g, new in zip(gradients, v, strict=True)]
         step = ahead if name == "nesterov" else v
-        if t == 0:
-            assert np.allclose(step[1], first * gradients[1])
         w, b = w - settings.rates[t] * step[0], b - settings.rates[t] * step[1]
-    (entry,) = run.params
-    for leaf, expected in (("weight", w), ("bias", b)):
-        assert np.allclose(run.params[entry][leaf], expected, atol=2e-6)
+    for found, expected in zip(weights(run.params), (w, b), strict=True):
+        assert np.allclose(found, expected, atol=2e-6)
     scores = SPLIT.x[SPLIT.test] @ w + b
     labels = SPLIT.y[SPLIT.test]
     assert run.accuracy == pytest.approx((scores.argmax(axis=1) == labels).mean(), abs=1e-12)
@@ -101,16 +108,6 @@ def test_muon_steps_are_orthogonal_matrices_of_every_layer_by_itself() -> None:
         singular = np.linalg.svd(change, compute_uv=False) / (1e-2 * 0.2 * 4)
         # five Newton-Schulz steps bring them near 1
         assert singular[-2] > 0.5 and singular[0] < 1.4
-
-
-def test_kfac_steps_or_says_why_not() -> None:
-    settings = Settings("kfac", learning_rate=1e-3, steps=10, evaluate_every=5)
-    try:
-        history = training.fit(classifier(3), SPLIT, settings).history
-    except KcalcError as refused:
-        assert "kfac-jax" in str(refused)
-        return
-    assert history[-1].train_loss < history[0].train_loss
 
 
 def test_adam_decays_weights_apart_from_gradients() -> None:
@@ -153,15 +150,10 @@ def kfac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
 
 
 def test_kfac_without_curvature_is_gradient_descent(kfac: Settings) -> None:
-    found = training.fit(linear(), SPLIT, replace(kfac, steps=1)).params
+    found, _ = weights(training.fit(linear(), SPLIT, replace(kfac, steps=1)).params)
     (rows,) = batches(32, 1)
-    own = linear().init(0, SPLIT.x[:1])
-    (entry,) = own
-    w, b = (np.asarray(own[entry][leaf], float) for leaf in ("weight", "bias"))
-    x, y = SPLIT.x[rows], np.eye(10)[SPLIT.y[rows]]
-    p = np.exp(x @ w + b)
-    p /= p.sum(1, keepdims=True)
-    np.testing.assert_allclose(found[entry]["weight"], w - 0.1 * x.T @ (p - y) / 32, atol=1e-6)
+    w, b = weights(linear().init(0, SPLIT.x[:1]))
+    np.testing.assert_allclose(found, w - 0.1 * slopes(w, b, rows)[0], atol=1e-6)
 
 
 def test_what_kfac_does_not_support(kfac: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,12 +238,14 @@ def test_models_that_cannot_be_trained() -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("optax", "sklearn.datasets"):
+    for module in ("optax", "sklearn.datasets", "kfac_jax"):
         monkeypatch.setitem(sys.modules, module, None)
     with refused(r"pip install 'kcalc\[train\]'"):
         training.fit(classifier(), SPLIT)
     with refused("scikit-learn"):
         training.digits()
+    with refused("kfac-jax"):
+        training.fit(linear(), SPLIT, Settings("kfac", steps=1))
 
 
 def test_importing_does_not_load_what_training_needs() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
@@ -82,7 +80,7 @@ def test_parametrisations_that_say_too_little_are_refused() -> None:
         abc_exponents(3, {})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("exponent", [HALF, sp.Rational(3, 4), 1])
+@pytest.mark.parametrize("exponent", [HALF, 1])
 def test_learning_rates_of_branches(exponent: Any) -> None:
     """Rates of Adam within branches are L^(a - 1) and of SGD L^(2a - 1)."""
     for optimizer, power in (("adamw", exponent - 1), ("sgd", 2 * exponent - 1)):
@@ -132,33 +130,23 @@ def test_branches_end_with_weights_that_take_the_factor() -> None:
 # -- folds -----------------------------------------------------------------------------------------
 
 
-def transformer(width: int, heads: int) -> kc.Network:
-    trunk = architectures.gpt2(2, width, heads, 50, 8, std=None)
-    return wired(*trunk.steps(), ("logits", Affine(50, bias=False), trunk.outputs))
-
-
-def test_attention_is_divided_by_the_channels_of_a_head() -> None:
-    wider = transfer(transformer(64, 4), base=transformer(16, 4))
-    scores = {k: v for k, v in wider.multipliers.items() if k.endswith("(scores)")}
-    assert len(scores) == 2 and set(scores.values()) == {0.5}
-    assert "scores" in wider.edits[0]
-    more = transfer(transformer(64, 16), base=transformer(16, 4))
-    assert not more.multipliers and not more.edits
-    assert more["logits.weight"].learning_rate == 0.25
-
-
-def one_head(width: int, scale: Any, key_width: int | None = None) -> kc.Network:
+def heads(width: int, scale: Any, key_width: int | None = None, count: int = 1) -> kc.Network:
     branch = [(name, Affine(width), "stem") for name in "qkv"]
-    attend = ("a", L.Attend(heads=1, key_width=key_width, scale=scale), "q k v")
+    attend = ("a", L.Attend(heads=count, key_width=key_width, scale=scale), "q k v")
     return wired(("x", Input(5)), ("stem", Affine(width)), *branch, attend, ("out", Affine(3)))
 
 
 @pytest.mark.parametrize(("power", "factor"), [(0, 1 / 4), (-0.5, 1 / 2), (-1, 1)])
 def test_scales_that_are_numbers(power: float, factor: float) -> None:
     """All scores are divided by the channels of a head, of which there are four times as many."""
-    large, small = (one_head(width, width**power, width) for width in (32, 8))
+    large, small = (heads(width, width**power, width) for width in (32, 8))
     found = transfer(large, base=small).multipliers
     assert found == ({} if factor == 1 else {"a (scores)": factor})
+
+
+def test_more_heads_need_no_edit() -> None:
+    more = transfer(heads(64, "sqrt", count=8), base=heads(16, "sqrt", count=2))
+    assert not more.multipliers and not more.edits
 
 
 def test_heads_that_share_keys_and_values() -> None:
@@ -186,23 +174,6 @@ def test_heads_that_share_keys_and_values() -> None:
     assert [found[f"{node}.bias"].epsilon for node in ("q", "k", "v")] == [0.25, 1, 1]
 
 
-def test_ratios_that_differ_are_symbols_of_their_own() -> None:
-    def net(width: int, inner: int) -> kc.Network:
-        return chain(
-            Input(3), Affine(width), Nonlinear("relu"), Affine(inner), Affine(width),
-            Affine(2),
-        )  # fmt: skip
-
-    found = transfer(net(32, 80), base=net(16, 20), optimizer="adamw")
-    assert found.ratios == {"n_1": 2.0, "n_2": 4.0}
-    rates = [found[f"affine_{k}.weight"].learning_rate for k in (1, 2, 3, 4)]
-    assert rates == [1, 0.5, 0.25, 0.5]
-    spectral = transfer(net(32, 80), base=net(16, 20), optimizer="muon")
-    # a matrix of 80 rows and 32 columns already stands behind sqrt(rows / columns)
-    assert spectral["affine_2.weight"].learning_rate == pytest.approx(1)
-    assert spectral["affine_3.weight"].learning_rate == pytest.approx(math.sqrt(2 / 4))
-
-
 def test_weights_on_the_stream_have_no_exponent_of_depth() -> None:
     block = chain(residual(chain(LayerNorm(), Affine())), Affine())
     net = chain(Input(8), Affine(), repeat(block, 3), Affine(2))
@@ -225,13 +196,11 @@ def test_what_keeps_the_stream_has_exponents_of_depth(after: Any) -> None:
 def test_results_show_powers_and_numbers() -> None:
     found = transfer(perceptron(), base=64, to=1024)
     assert repr(found) == "Transfer(adamw, 6 parameters, n = 16)"
-    assert "1/sqrt(n) = 0.25" in str(found) and "<table>" in found._repr_html_()
+    assert "1/sqrt(n) = 0.25" in str(found)
     table = found.to_dataframe()
     assert list(table.name) == list(found.parameters) and table.learning_rate.min() == 1 / 16
-    assert json.loads(json.dumps(found.to_dict()))["parameters"][2]["exponents"]["init_std"]
     assert any("aligned" in note.text for note in found.assumptions)
-    symbolic = transfer(perceptron())
-    assert symbolic["affine_2.weight"].learning_rate == 1 / n
+    assert transfer(perceptron())["affine_2.weight"].learning_rate == 1 / n
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -274,11 +243,9 @@ REFUSED = {
     "'s4' forgets its past.* 0 and 0": lambda: transfer(
         replaced_network(4), base=replaced_network(2)
     ),
-    "scale of the scores is 'linear'": lambda: transfer(
-        one_head(8, "linear"), base=one_head(4, "sqrt")
-    ),
+    "scale of the scores is 'linear'": lambda: transfer(heads(8, "linear"), base=heads(4, "sqrt")),
     "a power of the number of channels per head": lambda: transfer(
-        one_head(8, 0.3, 8), base=one_head(4, "sqrt", 4)
+        heads(8, 0.3, 8), base=heads(4, "sqrt", 4)
     ),
     "'affine_1': the number of channels must be known": lambda: transfer(
         perceptron(), base=vanilla(2, features=8)
@@ -310,7 +277,4 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("words", "make"), REFUSED.items(), ids=range(len(REFUSED)))
-def test_what_has_no_exponents_is_refused(words: str, make: Any) -> None:
-    with refused(words):
-        make()
+test_what_has_no_exponents_is_refused = refusals([row[::-1] for row in REFUSED.items()])

@@ -59,7 +59,6 @@ def streams(width: int, count: int) -> Any:
 
 CHANGED = {
     "experts in one array": (lambda k: stacked(32 * k, 4 * k), "'softmax'.*same number of exp"),
-    "only experts": (lambda k: stacked(32, 4 * k), "'softmax'.*same number of experts"),
     "experts chosen": (lambda k: stacked(32 * k, 8, 2 * k), "'topk' selects 4.*but 2 in the"),
     "experts in a list": (lambda k: listed(32 * k, 4 * k), "8 parameters 'each.*', but .* has 4"),
     "streams": (lambda k: streams(32 * k, 2 * k), "'expand'.*same number of streams"),
@@ -88,13 +87,3 @@ def test_codes_that_are_normalised_are_noted(act: Any) -> None:
 
     notes = transfer(build, FLAT, base=32, to=64).assumptions
     assert any("readout" in one.text and one.kind == "heuristic" for one in notes)
-
-
-def test_columns_with_a_factor() -> None:
-    def both(width: int) -> Any:
-        parts = {"i": Linear(16, width), "o": Linear(width + 16, 5, bias=False)}
-        return Model(lambda m, x: m.o(torch.cat([m.i(x), x], 1)), **parts)
-
-    # the factor n at columns that start with 1 / n is enough
-    (edit,) = transfer(both, FLAT, base=16, to=64).edits
-    assert edit.endswith("multiply these channels by n_1 = 2.5 at the input of 'o'")
