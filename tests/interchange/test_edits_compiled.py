@@ -108,7 +108,8 @@ def test_generation_and_checkpoints():
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = transformers.LlamaConfig(99, intermediate_size=64, eos_token_id=2, **sizes)
+    sizes |= {"vocab_size": 99, "intermediate_size": 64, "eos_token_id": 2}
+    config = transformers.LlamaConfig(**sizes)
     net = transformers.LlamaForCausalLM(config).eval()
     ids = torch.randint(3, 90, (2, 9))
     made = agrees(net, ids, run={"use_cache": False})

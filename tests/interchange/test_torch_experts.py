@@ -326,11 +326,12 @@ def test_stacked_experts_of_ones_own(is_transposed: bool) -> None:
 @pytest.mark.slow
 def test_stacked_experts_of_transformers_are_shaped_in_place() -> None:
     transformers = pytest.importorskip("transformers")
-    heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 4)
-    experts = dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 48)
-    config = transformers.Qwen2MoeConfig(
-        64, 64, 96, 1, num_experts=6, num_experts_per_tok=2, **heads, **experts
-    )
+    sizes = {
+        "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "num_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48, "shared_expert_intermediate_size": 48,
+    }  # fmt: skip
+    config = transformers.Qwen2MoeConfig(**sizes)
     own, ids = transformers.Qwen2MoeForCausalLM(config).eval(), torch.randint(0, 64, (2, 6))
     s: Any = kc.shape(kc.read(own, ids), zeta=2.5)
     shaped = s.apply_to(own, weights="gaussian_delta")
