@@ -98,7 +98,6 @@ PLACES: dict[str, tuple[Any, ...]] = {
 }
 STEPS: dict[str, tuple[Any, ...]] = {
     "a short step": (*STEP, ["a", "b"]),
-    "another function": (*STEP, 1, "Net.other"),
     "a function of another module": (*STEP, 0, "os"),
     "a changed source": (*STEP, 2, "0" * 32),
     "a negative site": (*STEP, 3, -1),
@@ -112,7 +111,6 @@ PAST = {"wide": [8, 6], "stored": [8, 6], "rows": [0, 10**7], "height": 8}
 WEIGHTS: dict[str, tuple[Any, ...]] = {
     "no such parameter": ("parameter", "nowhere.weight"),
     "another kind": ("kind", "exec"),
-    "another shape": ("shape", [3, 3]),
     "a huge shape": ("shape", [10**9, 10**9]),
     "a huge layout": ("layout", "wide", [10**6, 10**6]),
     "a flat layout": ("layout", "wide", [48]),

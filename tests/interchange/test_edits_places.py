@@ -323,14 +323,6 @@ class OfTorch(Net):
         return self.own(self.a(x)) + nn.ReLU.forward(self.act, x) + self.act.forward(x)
 
 
-class Direct(Net):
-    def prepare(self):
-        self.base = Base()
-
-    def forward(self, x):
-        return self.base.forward(self.a(x)) + F.tanh(x)
-
-
 class Decorated(Net):
     @kept
     def run(self, x):
@@ -501,7 +493,7 @@ def test_calls_that_have_no_place_are_left_alone(kind, x):
 GOOD = [
     Expressions, OneLine, Chain, Factors, Augmented, Aliased, InPlaceModule, SharedInSequence,
     Helpers, Nested, Passed, Attributes, Functions, Super, OwnNames, Supers, Delegating, OfTorch,
-    Direct, Decorated, Checkpointed, OfClass[int], OfMeta, Slots, Star, Out, OfC,
+    Decorated, Checkpointed, OfClass[int], OfMeta, Slots, Star, Out, OfC,
 ]  # fmt: skip
 
 

@@ -74,11 +74,6 @@ class Another(Own):
         return self.two(torch.sin(self.one(x)))
 
 
-class After(Own):
-    def forward(self, x):
-        return torch.relu(super().forward(x))
-
-
 class Twice(Own):
     def forward(self, x):
         return super().forward(x) + self.two(torch.tanh(self.one(x)))
@@ -115,7 +110,7 @@ def test_a_model_with_other_modules_is_not_edited(tmp_path):
             kc.apply_edits(model, edits)
 
 
-@pytest.mark.parametrize("other", [Another, After, Twice])
+@pytest.mark.parametrize("other", [Another, Twice])
 def test_a_subclass_that_overrides_what_was_edited(other):
     x = torch.randn(2, 8)
     shaping = kc.shape(kc.read(Own(), x), zeta=1.2)
@@ -189,9 +184,9 @@ def classifier():
 
 def test_save_pretrained_keeps_the_edits(tmp_path):
     """Loaded by the class and by an Auto class, saved again; removed norms, added biases."""
+    model, x = classifier()
     from transformers import AutoModelForImageClassification
 
-    model, x = classifier()
     edits, made = trained(model, x, labels=LABELS)
     keys = made.state_dict().keys()
     made.save_pretrained(tmp_path / "first")
