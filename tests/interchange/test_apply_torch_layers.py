@@ -57,6 +57,7 @@ OF_IMAGES: dict[str, Callable[[Any, Any], Any]] = {
         F.pad(F.pad(x, (1, 1, 1, 1), "replicate"), (0, 1, 0, 0), "replicate"), m.k
     ).tanh(),
     "flattened": lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 2).flatten(1).tanh(),
+    "an input": lambda m, x: conv(m, x.mT).tanh(),
     "a row plus an image": lambda m, x: (conv(m, x).tanh() + row(m, x).reshape(2, 4, 6, 8)).sin(),
 }
 OF_TOKENS: dict[str, Callable[[Any, Any], Any]] = {

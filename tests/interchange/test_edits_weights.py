@@ -41,7 +41,7 @@ def shaped(net: Any, x: Any, activation: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("norm", "bias", "activation", "weights"),
-    [(nn.LayerNorm, 0.0, None, "keep"), (nn.BatchNorm1d, 0.1, "tanh", "orthogonal_delta")],
+    [(nn.LayerNorm, 0.1, "tanh", "orthogonal_delta"), (nn.BatchNorm1d, 0.0, None, "keep")],
 )
 def test_the_one_gain_of_a_norm_is_part_of_the_activation(
     norm: Any, bias: float, activation: Any, weights: str
