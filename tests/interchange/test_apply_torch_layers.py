@@ -47,8 +47,8 @@ def padded(*widths: int, mode: str = "constant") -> Callable[[Any, Any], Any]:
 
 OF_IMAGES: dict[str, Callable[[Any, Any], Any]] = {
     "mean that counts zeros": lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 3, 2, 1),
-    "mean that counts zeros, one window more": lambda m, x: F.avg_pool2d(
-        conv(m, x).tanh(), 3, 2, 1, ceil_mode=True
+    "mean that counts zeros, one window more": (
+        lambda m, x, f=lambda h: F.avg_pool2d(h, 3, 2, 1, ceil_mode=True): f(conv(m, x).tanh())
     ),
     "uneven padding": padded(1, 2, 0, 1),
     "reflected": padded(1, 2, 1, 1, mode="reflect"),

@@ -271,7 +271,7 @@ class Experts(nn.Module):
     def __init__(self, is_transposed: bool) -> None:
         super().__init__()
         self.is_transposed = is_transposed
-        up, down = torch.randn(4, 48, 32) / 32**0.5, torch.randn(4, 32, 24) / 24**0.5
+        up, down = torch.randn(4, 48, 32) / 32**0.5, torch.randn(4, 32, 24) / 4
         self.gate_up_proj, self.down_proj = map(nn.Parameter, map(self.turned, (up, down)))
 
     def turned(self, weight: Any) -> Any:
@@ -320,6 +320,8 @@ def test_stacked_experts_of_ones_own(is_transposed: bool) -> None:
     gates, ups = (x @ w.mT for w in ups.chunk(2, 1))
     every = (shaped_act(k, torch.relu, gates) * ups) @ downs.mT
     torch.testing.assert_close(part(x), mixed(part.gate(x), every), rtol=1e-4, atol=1e-4)
+    gaussian = s.apply_to(own, weights="gaussian_delta")[1].experts.down_proj
+    assert float(gaussian.detach().square().mean()) == pytest.approx(1 / 24, rel=0.1)
     (route,) = reading.network.nodes_of(L.Route)
     _, last = reading.network.parents(route)
     doubled = kc.apply_edits(own, scaled_edits(reading, {last: 2.0}))[1]
