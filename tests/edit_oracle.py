@@ -19,11 +19,18 @@ from kcalc.interchange.torch_model.performing import perform
 from kcalc.interchange.torch_model.placing import Placing
 
 ACTIVATIONS = {
-    "relu", "relu_", "gelu", "silu", "tanh", "sigmoid", "hardswish", "hardsigmoid", "elu", "gelu_",
-    "leaky_relu", "tanh_", "sigmoid_", "relu6", "softplus",
-}  # fmt: skip
+    "relu",
+    "relu_",
+    "gelu",
+    "silu",
+    "tanh",
+    "tanh_",
+    "sigmoid",
+    "hardswish",
+    "hardsigmoid",
+}
 SUMS = {"add", "__add__", "__radd__", "__iadd__", "iadd", "add_"}
-NORMS = {"layer_norm", "batch_norm", "rms_norm", "group_norm"}
+NORMS = {"layer_norm", "batch_norm"}
 
 
 class Order(TorchFunctionMode):

@@ -40,19 +40,8 @@ class Base(nn.Module):
         return self.down(self.up(x)) + self.row
 
 
-@dataclass
-class Parts:
-    layers: Any
-
-
 @dataclass(frozen=True)
 class Frozen:
-    run: Any
-
-
-@dataclass
-class Slotted:
-    __slots__ = ("run",)
     run: Any
 
 
@@ -74,11 +63,6 @@ def wholly(m: Any) -> Any:
     return lambda x: m.both(x)
 
 
-def layers(m: Any) -> Any:
-    up, down, row = m.up, m.down, m.row
-    return lambda x: down(up(x)) + row
-
-
 def collection(m: Any) -> Any:
     inside = {"layers": [m.up, (m.down, m.row)]}
     return lambda x: inside["layers"][1][0](inside["layers"][0](x)) + inside["layers"][1][1]
@@ -88,14 +72,6 @@ def defaults(m: Any) -> Any:
     def run(x: Any, up: Any = m.up, *, down: Any = m.down, row: Any = m.row) -> Any:
         return down(up(x)) + row
 
-    return run
-
-
-def attribute(m: Any) -> Any:
-    def run(x: Any) -> Any:
-        return run.owner.both(x)  # pyright: ignore
-
-    run.owner = m  # pyright: ignore
     return run
 
 
@@ -119,11 +95,6 @@ def decorated(m: Any) -> Any:
     return run
 
 
-def held(m: Any) -> Any:
-    parts = Parts([m.up, m.down, m.row])
-    return lambda x: parts.layers[1](parts.layers[0](x)) + parts.layers[2]
-
-
 def reference(m: Any) -> Any:
     owner = weakref.ref(m)
     return lambda x: owner().both(x)  # pyright: ignore
@@ -142,11 +113,8 @@ def of_the_module(run: Callable[[Any], Any]) -> Any:
 
 # functions of a model that run its layers
 RUN: dict[str, Callable[[Any], Any]] = {
-    "closure": wholly,
-    "layers": layers,
     "collection": collection,
     "defaults": defaults,
-    "attribute": attribute,
     "recursive": recursive,
     "nested": nested,
     "decorated": decorated,
@@ -155,9 +123,7 @@ RUN: dict[str, Callable[[Any], Any]] = {
         lambda x, owner: owner.down(m.up(x)) + owner.row, owner=m
     ),
     "cached": lambda m: functools.lru_cache(maxsize=1)(wholly(m)),
-    "held by a closure": held,
     "reference in a closure": reference,
-    "global name": of_the_module(lambda x: patched.both(x)),
     "global function": of_the_module(lambda x: helper(x)),
 }
 # what a model keeps, and how it runs its layers with that
@@ -197,7 +163,6 @@ KEPT: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
 HOLDERS: dict[str, Callable[[Any], Any]] = {
     "tuple": lambda run: Pair(run, "both"),
     "frozen": Frozen,
-    "slots": Slotted,
     "private slots": Private,
 }
 

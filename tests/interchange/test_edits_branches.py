@@ -148,6 +148,20 @@ def test_code_that_is_no_call_is_left_alone(kind):
     assert {edit.node for edit in s.edits.only("activation")} == {"relu"}
 
 
+def model_of(call: Any, size: tuple[int, ...] = ()) -> Any:
+    """``call(model, x, first layer of x)`` before the last layer; a gain of 0, and a fixed 0."""
+    sizes = {"first": (8, 16), "other": (8, 16), "branch": (16, 16), "last": (16, 4)}
+    layers = {name: nn.Linear(*pair) for name, pair in sizes.items()}
+    model: Any = Model(lambda m, x: m.last(call(m, x, m.first(x))), **layers)
+    model.gain = nn.Parameter(torch.zeros(size))
+    model.register_buffer("zero", torch.zeros(()))
+    return model
+
+
+def gated_model(gated: Any, size: tuple[int, ...] = ()) -> Any:
+    return model_of(lambda m, x, y: torch.tanh(gated(m.gain, y, m.branch(y.relu()))), size)
+
+
 @pytest.mark.parametrize(
     "gated",
     [
@@ -163,11 +177,7 @@ def test_code_that_is_no_call_is_left_alone(kind):
 @pytest.mark.parametrize("size", [(), (16,)])
 def test_branches_with_a_gain_of_0(gated: Any, size: tuple[int, ...]) -> None:
     """They are part of the network, with weight 0, and are shaped."""
-    model: Any = Model(
-        lambda m, x: m.last(torch.tanh(gated(m.gain, y := m.first(x), m.branch(y.relu())))),
-        first=nn.Linear(8, 16), branch=nn.Linear(16, 16), last=nn.Linear(16, 4),
-    )  # fmt: skip
-    model.gain = nn.Parameter(torch.zeros(size))
+    model = gated_model(gated, size)
     reading = kc.read(model, torch.randn(4, 8))
     (total,) = reading.network.nodes_of(kc.layers.Sum)
     assert reading.network.layer(total).weights == (1, 0)
@@ -187,11 +197,7 @@ def test_branches_with_a_gain_of_0(gated: Any, size: tuple[int, ...]) -> None:
 )
 def test_other_branches_with_a_gain_of_0_are_left_alone(gated: Any) -> None:
     """kcalc does not read how they join the model, but they are shaped."""
-    model: Any = Model(
-        lambda m, x: m.last(torch.tanh(gated(m.gain, y := m.first(x), m.branch(y.relu())))),
-        first=nn.Linear(8, 16), branch=nn.Linear(16, 16), last=nn.Linear(16, 4),
-    )  # fmt: skip
-    model.gain = nn.Parameter(torch.zeros(()))
+    model = gated_model(gated)
     s = kc.shape(kc.read(model, torch.randn(4, 8)), zeta=1.5)
     assert any("gain is 0" in why for why in s.left_alone.values())
     assert {"branch", "relu"} <= {edit.node for edit in s.edits}
@@ -199,12 +205,7 @@ def test_other_branches_with_a_gain_of_0_are_left_alone(gated: Any) -> None:
 
 def test_a_sum_with_a_gain_of_0_is_normalised() -> None:
     """The edits multiply the other terms; this term stays 0."""
-    model: Any = Model(
-        lambda m, x: m.last((y := m.first(x)) + m.gain * m.branch(y.relu()) + 0.75 * m.other(x)),
-        first=nn.Linear(8, 16), branch=nn.Linear(16, 16), other=nn.Linear(8, 16),
-        last=nn.Linear(16, 4),
-    )  # fmt: skip
-    model.gain = nn.Parameter(torch.zeros(()))
+    model = model_of(lambda m, x, y: y + m.gain * m.branch(y.relu()) + 0.75 * m.other(x))
     s = kc.shape(kc.read(model, torch.randn(4, 8)), zeta=1.5)
     (edit,) = s.edits.only("sum")
     assert not s.left_alone and edit.what == "weights 0.8, 0, 0.6"
@@ -223,11 +224,5 @@ def test_a_sum_with_a_gain_of_0_is_normalised() -> None:
     ],
 )
 def test_layers_that_a_fixed_0_multiplies_get_a_remark(call: Any, lost: str) -> None:
-    model: Any = Model(
-        lambda m, x: m.last(call(m, x, m.first(x))),
-        first=nn.Linear(8, 16), branch=nn.Linear(16, 16), other=nn.Linear(8, 16),
-        last=nn.Linear(16, 4),
-    )  # fmt: skip
-    model.register_buffer("zero", torch.zeros(()))
-    remarks = " ".join(kc.read(model, torch.randn(4, 8)).remarks)
+    remarks = " ".join(kc.read(model_of(call), torch.randn(4, 8)).remarks)
     assert f"output: {lost};" in remarks if lost else "output:" not in remarks

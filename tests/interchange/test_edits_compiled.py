@@ -64,10 +64,9 @@ def fresh() -> Any:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_compiled_whole(backend, x):
+def test_compiled_whole(x):
     made = agrees(Net(), x)
-    fast = torch.compile(made, fullgraph=True, backend=backend)
+    fast = torch.compile(made, fullgraph=True, backend="aot_eager")
     for given in (x, torch.randn(7, 5)):
         assert gap(fast(given), made(given)) < 1e-5
     got, wanted = (torch.autograd.grad(net(x).sum(), [*made.parameters()]) for net in (fast, made))
@@ -95,40 +94,23 @@ def test_twelve_compiled_blocks_have_one_graph(x):
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_exported(strict, x):
+def test_exported_and_traced(x):
     made = agrees(Net(), x)
-    program = torch.export.export(made, (x,), strict=strict)
-    assert gap(program.module()(x), made(x)) < 1e-6
-    assert not any("kcalc" in name for name in program.state_dict)
+    for strict in (False, True):
+        program = torch.export.export(made, (x,), strict=strict)
+        assert gap(program.module()(x), made(x)) < 1e-6
+        assert not any("kcalc" in name for name in program.state_dict)
+    assert gap(torch.fx.symbolic_trace(made)(x), made(x)) < 1e-6
 
 
-def test_traced(x):
-    made = agrees(Net(), x)
-    assert gap(torch.jit.trace(made, x)(x), made(x)) < 1e-6
-    traced = torch.fx.symbolic_trace(made)
-    assert gap(traced(x), made(x)) < 1e-6
-
-
-MODELS = {
-    "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1}),
-    "llama": ("Llama", {}),
-    "gemma2": ("Gemma2", {"num_key_value_heads": 2, "head_dim": 8}),
-}
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_generation_and_checkpoints(name):
+def test_generation_and_checkpoints():
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
-    kind, sizes = MODELS[name]
-    if name != "gpt2":
-        sizes = SIZES | {"intermediate_size": 64} | sizes
-    config = getattr(transformers, f"{kind}Config")(vocab_size=99, eos_token_id=2, **sizes)
-    suffix = "LMHeadModel" if name == "gpt2" else "ForCausalLM"
-    net = getattr(transformers, kind + suffix)(config).eval()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"vocab_size": 99, "intermediate_size": 64, "eos_token_id": 2}
+    config = transformers.LlamaConfig(**sizes)
+    net = transformers.LlamaForCausalLM(config).eval()
     ids = torch.randint(3, 90, (2, 9))
     made = agrees(net, ids, run={"use_cache": False})
     options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
@@ -149,14 +131,11 @@ def test_generation_and_checkpoints(name):
 
 
 VISION: dict[str, dict[str, Any]] = {
-    "torchvision resnet18": {},
     "torchvision mobilenet_v3_small": {},
     "torchvision googlenet": {"init_weights": False},
     "torchvision densenet121": {},
     "torchvision swin_t": {},
-    "torchvision convnext_tiny": {},
     "timm ecaresnet26t": {},
-    "timm cait_xxs24_224": {"img_size": 64},
     "timm levit_128s": {"img_size": 64},
 }
 
@@ -167,9 +146,5 @@ def test_models_of_images(model):
     home = pytest.importorskip({"torchvision": "torchvision.models"}.get(house, house))
     torch.manual_seed(0)
     make = getattr(home, "create_model" if house == "timm" else "get_model")
-    net = make(name, **VISION[model]).eval()
-    for parameter_name, parameter in net.named_parameters():
-        if "layer_scale" in parameter_name:  # else blocks hardly count
-            nn.init.constant_(parameter, 0.5)
-    made = agrees(net, torch.randn(1, 3, 64, 64), norms=False)
+    made = agrees(make(name, **VISION[model]).eval(), torch.randn(1, 3, 64, 64), norms=False)
     assert made(torch.randn(2, 3, 64, 64)).shape[0] == 2

@@ -76,11 +76,9 @@ STEP = ("place", 1, 0)
 SLOT = ("inputs", 0, 0)
 PLACES: dict[str, tuple[Any, ...]] = {
     "no such module": ("place", 0, "nowhere"),
-    "an absurd path": ("place", 0, "../../__class__.__init__"),
     "a number for a path": ("place", 0, 3),
     "not a known way": ("place", slice(1, 2), []),
     "a way of texts": ("place", 1, "forward"),
-    "no number": ("scale", None),
     "infinity": ("scale", 1e400),
     "a factor of 0": ("scale", 0),
     "a huge whole number": ("scale", 10**400),
@@ -100,11 +98,9 @@ PLACES: dict[str, tuple[Any, ...]] = {
 }
 STEPS: dict[str, tuple[Any, ...]] = {
     "a short step": (*STEP, ["a", "b"]),
-    "another function": (*STEP, 1, "Net.other"),
     "a function of another module": (*STEP, 0, "os"),
     "a changed source": (*STEP, 2, "0" * 32),
     "a negative site": (*STEP, 3, -1),
-    "a huge site": (*STEP, 3, 10**30),
     "a site past the last": (*STEP, 3, 1000),
     "a strange method": (*STEP, 4, 7),
     "a true site": (*STEP, 3, True),
@@ -114,9 +110,7 @@ STEPS: dict[str, tuple[Any, ...]] = {
 PAST = {"wide": [8, 6], "stored": [8, 6], "rows": [0, 10**7], "height": 8}
 WEIGHTS: dict[str, tuple[Any, ...]] = {
     "no such parameter": ("parameter", "nowhere.weight"),
-    "an attribute": ("parameter", "__class__"),
     "another kind": ("kind", "exec"),
-    "another shape": ("shape", [3, 3]),
     "a huge shape": ("shape", [10**9, 10**9]),
     "a huge layout": ("layout", "wide", [10**6, 10**6]),
     "a flat layout": ("layout", "wide", [48]),
@@ -157,9 +151,8 @@ def test_spoilt_edits(part, name, good, tmp_path):
 
 
 DOCUMENTS: dict[str, Any] = {
-    "nothing": "", "a list": "[]", "no JSON": "{", "a number": "3", "a text": '"x"',
-    "another schema": '{"schema": "kcalc/9"}', "no edits": '{"schema": "kcalc.edits/1"}',
-    "deep": "[" * 100_000 + "]" * 100_000, "not a number": '{"schema": NaN}',
+    "nothing": "", "a list": "[]", "another schema": '{"schema": "kcalc/9"}',
+    "no edits": '{"schema": "kcalc.edits/1"}',
     "edits of texts": '{"schema": "kcalc.edits/1", "framework": "torch", "model": "x", '
     '"edits": ["x"]}',
 }  # fmt: skip
@@ -175,22 +168,6 @@ def test_spoilt_documents(path, good, tmp_path):
     document = copy.deepcopy(good)
     spoilt(document, *path)
     assert path[-2] in refused(document, tmp_path)
-
-
-def test_an_unreachable_function(good, tmp_path):
-    document = copy.deepcopy(good)
-    _, steps = of_kind(document, whole=False)["place"]
-    steps.append(["shutil", "rmtree", steps[0][2], 0, 0])
-    refused(document, tmp_path)
-
-
-def test_two_edits_of_one_call(good, tmp_path):
-    document = copy.deepcopy(good)
-    call = of_kind(document, whole=False)
-    other = copy.deepcopy(call) | {"take": [0]}
-    other.pop("inputs")
-    next(e for e in document["edits"] if call in e["calls"])["calls"].append(other)
-    refused(document, tmp_path)
 
 
 def test_edits_with_other_functions_are_saved():
@@ -251,6 +228,7 @@ MODELS = {
     "changed": type("InC", (Layers,), {"forward": torch.relu}),
     "scripted": lambda: torch.jit.trace(Net(), X),
     "b.bias": lambda: changed(b=nn.Linear(8, 8, bias=False)),
+    "'last.weight' has shape (3, 8)": lambda: changed(last=nn.Linear(8, 3)),
     "Tanh": lambda: changed(act=nn.Tanh()),
     "forward": lambda: changed(forward=nn.Linear(N, 2).forward),
 }
@@ -259,10 +237,6 @@ MODELS = {
 @pytest.mark.parametrize("words", MODELS)
 def test_models_of_other_source_or_state(words, good, tmp_path):
     assert words in refused(good, tmp_path, MODELS[words]())
-
-
-def test_a_model_of_another_class_is_named_once(good, tmp_path):
-    assert refused(good, tmp_path, nn.Linear(N, 2)).count("these edits are for") == 1
 
 
 def test_types_of_weights(good, tmp_path):

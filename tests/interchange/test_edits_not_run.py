@@ -56,14 +56,6 @@ class ByShape(Net):
         return F.gelu(x) if x.shape[0] > 8 else F.relu(x)
 
 
-class BySetting(Net):
-    def inner(self, x: Any) -> Any:
-        x = self.b(x)
-        if self.times:
-            x = torch.tanh(x)
-        return F.relu(x)
-
-
 class ByMethod(Net):
     def inner(self, x: Any) -> Any:
         if len(x) > 8:
@@ -89,14 +81,6 @@ class InTraining(Net):
         return F.relu(x)
 
 
-class ASum(Net):
-    def inner(self, x: Any) -> Any:
-        y = F.relu(self.b(x))
-        if len(x) > 8:
-            y = y + x
-        return self.a(y)
-
-
 class ALayer(Net):
     """A sum with a layer, and one with a number."""
 
@@ -109,14 +93,6 @@ class ALayer(Net):
         return y
 
 
-class LocalModules(Net):
-    parts = {"quick": nn.ReLU, "exact": nn.ReLU}
-
-    def inner(self, x: Any) -> Any:
-        act = self.quick if self.training else self.exact
-        return act(self.b(x))
-
-
 class WithHead(Net):
     parts = {"head": Head}
 
@@ -127,13 +103,10 @@ class WithHead(Net):
 
 TOLD = {
     ByShape: "F.gelu(x)",
-    BySetting: "torch.tanh(x)",
     ByMethod: "self.further(x)",
     InLoop: "F.relu(self.b(x))",
     InTraining: "F.silu(x)",
-    ASum: "y + x",
     ALayer: "y + self.a(x)",
-    LocalModules: "quick (ReLU)",
     WithHead: "head (Head)",
 }
 

@@ -39,9 +39,10 @@ def shaped(net: Any, x: Any, activation: Any) -> Any:
     return kc.shape(kc.read(net.eval(), x), activation, method="dks", zeta=1.5)
 
 
-@pytest.mark.parametrize("weights", ["orthogonal_delta", "keep"])
-@pytest.mark.parametrize(("bias", "activation"), [(0.0, None), (0.1, "tanh")])
-@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d])
+@pytest.mark.parametrize(
+    ("norm", "bias", "activation", "weights"),
+    [(nn.LayerNorm, 0.1, "tanh", "orthogonal_delta"), (nn.BatchNorm1d, 0.0, None, "keep")],
+)
 def test_the_one_gain_of_a_norm_is_part_of_the_activation(
     norm: Any, bias: float, activation: Any, weights: str
 ) -> None:
@@ -58,6 +59,16 @@ def test_the_one_gain_of_a_norm_is_part_of_the_activation(
     made(x)
     expected = k.gamma * (f(k.alpha * z + k.beta) + k.delta)
     assert torch.allclose(seen[0], expected, atol=1e-5)
+
+
+def test_the_gain_of_a_removed_norm_before_an_activation_that_stays() -> None:
+    net, x = Normed(nn.LayerNorm, 0.1), torch.randn(5, N)
+    reading = kc.read(net, x)
+    bare = reading.unmerged.without(reading.unmerged.nodes_of(L.LayerNorm))
+    edits = edits_of(reading, SimpleNamespace(network=bare))
+    made = kc.apply_edits(net, edits, weights="keep")
+    act = torch.relu(2 * net.a(x) + 0.1)
+    torch.testing.assert_close(made(x), net.c(torch.relu(net.b(act))))
 
 
 class Listed(nn.Module):
@@ -128,7 +139,7 @@ def test_which_parameters_are_set(name: str) -> None:
     model = model_with(lambda m, x: m.last(torch.relu(run(m, x))))
     reading = kc.read(model, torch.randn(3, N))
     network = reading.network.map_layers(
-        lambda _, layer: replace(layer, sigma_b=0, standardised=True), L.Affine
+        lambda _, layer: replace(layer, sigma_w=1, sigma_b=0, standardised=True), L.Affine
     )
     edits = edits_of(reading, SimpleNamespace(network=network))
     set_ = {w.parameter: edit.what for edit in edits for w in edit.weights}
@@ -138,7 +149,9 @@ def test_which_parameters_are_set(name: str) -> None:
     assert bool(left) == (first is None or name == "gains without a norm")
     assert all(word in set_[name] for name, word in rows)
     made = kc.apply_edits(model, edits)
-    assert not made.last.weight.mean(1).abs().max() > 1e-6 and not made.last.bias.any()
+    rows = made.last.weight
+    assert not rows.mean(1).abs().max() > 1e-6 and not made.last.bias.any()
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(2))
     assert made.gain.any() == ("gain" not in set_)
 
 

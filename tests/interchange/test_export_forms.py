@@ -35,6 +35,14 @@ FORMS = (
     sp.tanh(x + sp.sign(x**3 + x + 1)),
     sp.Piecewise((sp.exp(x), x < 0), (1 + sp.sin(x), True)) / 7,
     sp.Piecewise((sp.exp(-x), (x > 1) & (x < 20)), (sp.cos(x), True)),
+    sp.Max(x, sp.Abs(x) / 3, sp.sin(x)),
+    sp.Min(sp.exp(x), 1 + x),
+    sp.Abs(x) * sp.erf(x),
+    sp.Piecewise((x, x < 0), (sp.log(1 + x), x < 3), (sp.log(2 + x**2), True)),
+    sp.Piecewise((1, sp.Eq(x, 0)), (sp.sin(x) / x, True)),
+    x * sp.erfc(-x) / 2,
+    sp.asinh(x) * sp.atan(x) + sp.Heaviside(x - 1) * x,
+    sp.exp(x) / (1 + sp.exp(x)) ** 2,
 )
 POINTS = np.array([-9.7, -2.3, -1.4, -0.6, 0.2, 0.77, 1.3, 2.4, 5.1, 11.9])
 

@@ -16,7 +16,7 @@ names = partial(exported.module, "jax")
 def test_initial_weights() -> None:
     keys = map(jax.random.key, itertools.count())
     exported.check_weights(
-        lambda name, shape, groups: names()[name](next(keys), shape, groups=groups), exported.FEW
+        lambda name, shape, groups: names()[name](next(keys), shape, groups=groups)
     )
     orthogonal = names()["delta_orthogonal"]
     assert orthogonal(next(keys), (3, 8, 8), jnp.bfloat16).dtype == jnp.bfloat16

@@ -18,9 +18,7 @@ names = partial(exported.module, "keras")
 
 def test_initialisers() -> None:
     kinds = {"delta_orthogonal": "DeltaOrthogonal", "delta_gaussian": "DeltaGaussian"}
-    exported.check_weights(
-        lambda name, shape, groups: names()[kinds[name]](groups, seed=1)(shape), exported.FEW
-    )
+    exported.check_weights(lambda name, shape, groups: names()[kinds[name]](groups, seed=1)(shape))
     law = names()["DeltaOrthogonal"](groups=2, sigma_w=1.5, seed=3)
     again = keras.initializers.deserialize(keras.initializers.serialize(law))
     first, second, same = (np.asarray(each((3, 4, 8))) for each in (law, law, again))

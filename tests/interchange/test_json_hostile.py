@@ -69,12 +69,9 @@ def test_a_maximum_of_many_is_refused_before_its_arguments_are_compared():
     "expr",
     [
         x**3000000,
-        (x + 1) ** 3000000,
         sp.Max(x, 0) ** 3000000,
-        sp.Abs(x) ** sp.Float(1e300),
         ((x + 1) ** 64 + 1) ** 64,
         sp.exp(-((x + 1) ** 10**9)),
-        (sp.sin(x) + sp.cos(x)) ** 3000000,
     ],
 )
 def test_activations_have_a_bounded_degree(expr):

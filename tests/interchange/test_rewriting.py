@@ -14,7 +14,7 @@ from trace_values import values_of
 
 from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.rewriting import rewritten
-from kcalc.interchange.trace import Entry, Linear, Lookup, Mixed, NotRead, Part
+from kcalc.interchange.trace import Linear, Mixed, NotRead, Part
 
 pytest.importorskip("onnx")
 
@@ -118,23 +118,6 @@ def test_attention_to_equal_keys_is_a_mean_of_what_it_sees(name: str) -> None:
     assert op.matrix == pytest.approx(np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None])
     x = weights(*ROWS)
     assert values_of(trace, x.astype(float))[0] == pytest.approx(ran(proto, x)[0], abs=1e-5)
-
-
-def test_columns_of_ids_in_an_array_of_floats() -> None:
-    nodes = [
-        node("Cast", "x", "i", to=7),
-        node("Slice", "i zeros s1 s1", "c"),
-        node("Slice", "i s1 far s1", "d"),
-        node("Gather", "w c", "e"),
-        node("Gather", "v d", "f"),
-        node("Concat", "e f", "y", axis=1),
-    ]
-    held = {**HELD, "zeros": A([0])}
-    used = {name: held[name] for n in nodes for name in n.input if name in held}
-    trace, _ = rewritten(trace_onnx(model(nodes, {"x": [2, 3]}, ["y"], used)))
-    entries = {op.name: op.shape for op in trace.ops if isinstance(op, Entry)}
-    assert entries == {"x[0]": (2, 1), "x[1:3]": (2, 2)}
-    assert [op.shape for op in trace.ops if isinstance(op, Lookup)] == [(2, 1, 6), (2, 2, 6)]
 
 
 NOT_MIXED: dict[str, list[Any]] = {
