@@ -4,8 +4,12 @@ and the calculus of equal locations.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+from wiring import layered
 
 from kcalc import architectures, c_map, chain, ntk
 from kcalc.activations import activation
@@ -15,6 +19,22 @@ from kcalc.fields.jets import Jet
 from kcalc.network.layers import Affine, Flatten, LayerNorm, Nonlinear, Pool, RMSNorm
 
 LOCAL = LocationMaps()
+PEER = json.loads((Path(__file__).parents[1] / "oracles" / "spatial_peer.json").read_text())
+CORNER = 2e-9  # neural-tangents rounds c, which a kink at c = 1 turns into the square root of that
+
+
+@pytest.mark.parametrize("name", PEER["cases"])
+def test_peer(name: str) -> None:
+    case = PEER["cases"][name]
+    x, y = np.array(PEER["x"])[: case["images"]], np.array(PEER["y"])
+    K = ntk(layered(case["layers"]), spatial="exact", image_shape=(4, 5))
+    for (nngp, tangent), suffix in ((K.both(x, y), ""), (K.both(x), " own")):
+        for got, key in ((nngp, "nngp"), (tangent, "ntk")):
+            wanted = np.array(case[key + suffix])
+            assert got.shape == wanted.shape
+            off = abs(got - wanted) / abs(wanted).max()
+            assert off[~np.eye(*off.shape[:2], dtype=bool)].max() < 2e-14
+            assert off.max() < (CORNER if suffix and key == "ntk" else 2e-14)
 
 
 DELTA = {

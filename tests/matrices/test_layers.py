@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,23 @@ from refusals import refused
 from test_many_norms import rows
 
 import kcalc as kc
+from kcalc.fields.gaps import Gap
 
 L = kc.layers
+ORACLE = Path(__file__).parents[1] / "oracles" / "layer_gaps.json"
 x = sp.Symbol("x", real=True)
+
+
+@pytest.mark.parametrize("name", ["erf", "tanh", "gelu", "elu", "selu"])
+def test_gaps_against_fifty_digits(name: str) -> None:
+    """Relative, after 3 layers, at angles down to 1e-6, for nearly equal and for unequal norms."""
+    kernel = kc.ntk(kc.architectures.vanilla(3, name, readout=False))
+    pairs = kernel._on_rows.kernel.layered(np.array([0.7, 1.6]))
+    for theta, q1, q2, _, wanted, _ in json.loads(ORACLE.read_text())[name]:
+        half = float(theta) / 2
+        gap = Gap.of([[2 * np.sin(half) ** 2]], [[2 * np.cos(half) ** 2]])
+        followed, state = pairs.followed(gap, np.array([[float(q1)]]), np.array([[float(q2)]]))
+        assert followed.whole(state)[2].value[0, 0] == pytest.approx(float(wanted), rel=1e-8)
 
 
 CELU_AND_BIAS = kc.chain(

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 import sympy as sp
+from fuzz.random_networks import MOVES, Builder, Piece, Recipe, overlay
 from fuzz.truth import TYPED, typed
-from laws.random_networks import MOVES, Builder, Piece, Recipe, overlay
 
 import kcalc as kc
 

@@ -2,7 +2,7 @@
 
 Nothing here calls a rule or an integral of kcalc.
 
-Second moments travel through the graph by the rules of the law tests, in 50 digits. E[phi(u)
+Second moments travel through the graph by the rules of ``second_moments``, in 50 digits. E[phi(u)
 phi(v)] of a catalogue entry is its textbook closed form where it has one, else the 80-bit
 quadrature that made the frozen truth of local maps; typed and transformed activations have their
 pieces written out below.
@@ -17,7 +17,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import sympy as sp
-from laws.test_kernel_laws import Feature, mixed, number, step
+from fuzz.second_moments import Feature, mixed, number, step
 from scipy import special
 
 import kcalc as kc
@@ -255,7 +255,7 @@ def _centred(features: list[Feature]) -> list[Feature]:
 
 
 def _rows(below: list[list[Feature]]) -> Iterator[list[Feature]]:
-    from laws.test_kernel_laws import cut
+    from fuzz.second_moments import cut
 
     edges = sorted(
         {

@@ -1,4 +1,4 @@
-"""Random networks for law tests: valid ones by construction, from any source of randomness.
+"""Random networks: valid ones by construction, from any source of randomness.
 
 The generator keeps, per group of channels, just enough provenance to know which moves are legal:
 which affine layers it depends on and at which channel, whether it is a centred Gaussian, and

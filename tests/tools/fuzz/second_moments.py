@@ -1,8 +1,7 @@
-"""Laws of kernel maps on random networks, against an evaluation in 50 digits that shares nothing
-with kcalc.
+"""Kernel maps of random networks in 50 digits, by code that shares nothing with kcalc.
 
-The oracle below knows closed forms of five activations and the second moments of sums whose addends
-are independent or all Gaussian; the random networks it is used on contain nothing else.
+It knows closed forms of five activations and the second moments of sums whose addends are
+independent or all Gaussian; the random networks it is used on contain nothing else.
 """
 
 from __future__ import annotations
