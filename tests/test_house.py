@@ -100,3 +100,33 @@ def test_expressions_are_walked_in_one_module() -> None:
             traversed.add(path)
     assert asked == {"fields/expressions.py"}
     assert traversed == set(TRAVERSALS)
+
+
+# Unbounded caches over the classes of a library, of which there are a handful.
+FEW = {f"interchange/jax_model/{name}.py" for name in ("markers", "equinox")}
+UNBOUNDED = re.compile(
+    r"^@(?:functools\.)?(?:cache|lru_cache\(maxsize=None\))\n(?:async )?def \w+\((?!\))", re.M
+)
+LOCKING = re.compile(
+    r"^from functools import .*\bcached_property\b|\bfunctools\.cached_property\b", re.M
+)
+SETTING = re.compile(
+    r"\b(?:work|extra)(?:dps|prec)\(|\b(?:mp|ctx)\.(?:dps|prec) = |\bsp\.lambdify\(|\bos\.umask\("
+)
+
+
+def test_every_cache_is_bounded_and_every_precision_guarded() -> None:
+    """In the text of the library, whose own way to each is in ``process_state.py``."""
+    paths = (path for path in sorted(census.ROOT.rglob("*.py")) if path.name != "process_state.py")
+    sources = [
+        (path.relative_to(census.ROOT).as_posix(), path.read_text("utf-8")) for path in paths
+    ]
+    assert {name for name, text in sources if UNBOUNDED.search(text)} <= FEW
+    assert [name for name, text in sources if LOCKING.search(text)] == []
+    setting = {name: found for name, text in sources if (found := SETTING.findall(text))}
+    assert setting == {"fields/balls.py": ["ctx.prec = "] * 2}
+    for line in ("@cache\ndef f(x):", "@lru_cache(maxsize=None)\ndef f(x):"):
+        assert UNBOUNDED.search(line)
+    assert LOCKING.search("from functools import cached_property, partial") and SETTING.search(
+        "with mpmath.workdps(30):"
+    )

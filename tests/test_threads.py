@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 import threading
@@ -197,33 +196,6 @@ def test_pickles_of_used_results_work_in_another_process(tmp_path: Path) -> None
 
 
 # --- what is kept ---------------------------------------------------------------------------------
-
-# Unbounded caches over the classes of a library, of which there are a handful.
-FEW = {f"interchange/jax_model/{name}.py" for name in ("markers", "equinox")}
-UNBOUNDED = re.compile(
-    r"^@(?:functools\.)?(?:cache|lru_cache\(maxsize=None\))\n(?:async )?def \w+\((?!\))", re.M
-)
-LOCKING = re.compile(
-    r"^from functools import .*\bcached_property\b|\bfunctools\.cached_property\b", re.M
-)
-SETTING = re.compile(
-    r"\b(?:work|extra)(?:dps|prec)\(|\b(?:mp|ctx)\.(?:dps|prec) = |\bsp\.lambdify\(|\bos\.umask\("
-)
-
-
-def test_every_cache_is_bounded_and_every_precision_guarded() -> None:
-    """In the text of the library, whose own way to each is in ``process_state.py``."""
-    paths = (path for path in sorted(ROOT.rglob("*.py")) if path.name != "process_state.py")
-    sources = [(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths]
-    assert {name for name, text in sources if UNBOUNDED.search(text)} <= FEW
-    assert [name for name, text in sources if LOCKING.search(text)] == []
-    setting = {name: found for name, text in sources if (found := SETTING.findall(text))}
-    assert setting == {"fields/balls.py": ["ctx.prec = "] * 2}
-    for line in ("@cache\ndef f(x):", "@lru_cache(maxsize=None)\ndef f(x):"):
-        assert UNBOUNDED.search(line)
-    assert LOCKING.search("from functools import cached_property, partial") and SETTING.search(
-        "with mpmath.workdps(30):"
-    )
 
 
 def test_the_lock_can_be_taken_again_by_its_thread() -> None:

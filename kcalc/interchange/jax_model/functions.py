@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ...foundation.process_state import cached_property
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
 from ..outdated import gains_of
