@@ -195,7 +195,7 @@ def test_pickles_of_used_results_work_in_another_process(tmp_path: Path) -> None
     assert back["network"] == things["network"] and back["activation"] == things["activation"]
 
 
-# --- what is kept ---------------------------------------------------------------------------------
+# --- locks ----------------------------------------------------------------------------------------
 
 
 def test_the_lock_can_be_taken_again_by_its_thread() -> None:
