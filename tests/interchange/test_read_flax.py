@@ -19,23 +19,17 @@ LOCAL = {"num_groups": 4, "reduction_axes": (-1,)}
 @pytest.mark.parametrize(
     ("model", "shape", "words"),
     [
-        (nn.GroupNorm(**LOCAL), (8,), "over all locations"),
-        (nnx.GroupNorm(8, **LOCAL, rngs=nnx.Rngs(0)), (), "over all locations"),
-        (nn.BatchNorm(False, axis=(1, 2)), (5, 8), "every location and channel"),
+        (lambda: nn.GroupNorm(**LOCAL), (8,), "over all locations"),
+        (lambda: nnx.GroupNorm(8, **LOCAL, rngs=nnx.Rngs(0)), (), "over all locations"),
+        (lambda: nn.BatchNorm(False, axis=(1, 2)), (5, 8), "every location and channel"),
     ],
 )
 def test_norms_over_other_axes_than_those_of_a_layer_are_not_read(model, shape, words):
     held = {"params": ("scale", "bias"), "batch_stats": ("mean", "var")}
     variables = {kind: dict.fromkeys(names, jnp.ones(shape)) for kind, names in held.items()}
-    r = read((model, variables) if shape else model, jnp.ones((2, 5, 8)))
+    r = read((model(), variables) if shape else model(), jnp.ones((2, 5, 8)))
     (note,) = (note for note in r.notes if note.level == "not read")
     assert words in note.text
-
-
-# -- NNX -------------------------------------------------------------------------------------------
-
-
-# -- Linen -----------------------------------------------------------------------------------------
 
 
 def test_linen_scan_over_layers():
