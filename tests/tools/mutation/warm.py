@@ -57,7 +57,10 @@ def warm(
             yield sample[number], Verdict(verdict), test
     _, status = os.waitpid(pid, 0)
     if status:
-        raise SystemExit("the tests cannot be collected; run `python -m pytest --collect-only`")
+        raise SystemExit(
+            "the tests cannot be collected (see `python -m pytest --collect-only`), or a test module "
+            "makes a JAX array when it is imported"
+        )
 
 
 class _Server:
