@@ -58,7 +58,7 @@ def warm(
     _, status = os.waitpid(pid, 0)
     if status:
         raise SystemExit(
-            "the tests cannot be collected (see `python -m pytest --collect-only`), or a test module "
+            "the tests cannot be collected (see `python -m pytest --collect-only`), or a module "
             "makes a JAX array when it is imported"
         )
 
