@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import prod
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,8 @@ def _files(rules: list[Any]) -> set[str]:
             for cell in rule.__closure__ or ():
                 with suppress(ValueError):  # a name without a value
                     left.append(cell.cell_contents)
-        else:  # a partial, a method, a compiled function, JAX's record of a wrapped function
-            left.extend(getattr(rule, key, None) for key in INSIDE)
+        elif isinstance(rule, partial | MethodType) or type(rule).__module__.startswith("jax"):
+            left.extend(getattr(rule, key, None) for key in INSIDE)  # of JAX: wrapped, compiled
     return {file for file in found if not file.endswith(WRAPPERS)}
 
 
